@@ -1,0 +1,1 @@
+"""derts: choose the tasks that are worth training on."""

@@ -1,0 +1,4 @@
+"""derts command line."""
+def main() -> None:
+    """Entry point."""
+

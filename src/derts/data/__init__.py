@@ -1,0 +1,1 @@
+"""Stage 1: images and labels, from any source to an ImageTable."""
