@@ -1,0 +1,174 @@
+"""What every source of images comes down to: splits of encoded images with labels.
+
+A source lists its splits without reading pixels. Ranges of its images are sent to worker
+processes, so they are small and picklable, and this module must not import torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from derts.data.decode import Pixels
+from derts.errors import DertsError
+
+SPLITS = ("train", "val", "test")
+DEFAULT_FRACTIONS = (0.64, 0.16, 0.20)
+
+
+class Images(Protocol):
+    """A sequence of encoded images, cut into parts for worker processes."""
+
+    def __len__(self) -> int: ...
+
+    def part(self, start: int, stop: int) -> Images:
+        """Images start … stop − 1, in a form that is cheap to pickle."""
+        ...
+
+    def name(self, index: int) -> str:
+        """What to call one image in a message."""
+        ...
+
+    def read(self, index: int) -> bytes | Pixels:
+        """One image: an image file's bytes, or pixels [height, width, channels]."""
+        ...
+
+    def identity(self) -> Iterator[str]:
+        """What must be unchanged for work done on these images to be still of use."""
+        ...
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split as listed: int64 labels [n] index class_names."""
+
+    class_names: tuple[str, ...]
+    labels: NDArray[np.int64]
+    images: Images
+    categories: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What listing a source may need: where to put temporary files, how to split classes."""
+
+    scratch: Path
+    seed: int = 0
+    split_fractions: tuple[float, float, float] = DEFAULT_FRACTIONS
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set found on disk, and the way to list its splits."""
+
+    kind: str
+    path: Path
+    splits: Callable[[Listing], dict[str, Split]] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class FileImages:
+    """One image file each, named relative to a root; sizes tell a changed file."""
+
+    root: str
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def part(self, start: int, stop: int) -> FileImages:
+        return FileImages(self.root, self.names[start:stop], self.sizes[start:stop])
+
+    def name(self, index: int) -> str:
+        return self.names[index]
+
+    def read(self, index: int) -> bytes:
+        return (Path(self.root) / self.names[index]).read_bytes()
+
+    def identity(self) -> Iterator[str]:
+        for name, size in zip(self.names, self.sizes, strict=True):
+            yield f"{name}\0{size}"
+
+
+@dataclass(frozen=True)
+class PackedImages:
+    """Images that lie in larger files: each at its offset [n], of its length [n].
+
+    shape             of decoded pixels; None where the bytes are an image file's
+    reverse_channels  the pixels are blue, green, red
+    """
+
+    paths: tuple[Path, ...]
+    file: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    shape: tuple[int, int, int] | None = None
+    reverse_channels: bool = False
+    first: int = 0
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def part(self, start: int, stop: int) -> PackedImages:
+        return PackedImages(
+            self.paths,
+            self.file[start:stop],
+            self.offsets[start:stop],
+            self.lengths[start:stop],
+            self.shape,
+            self.reverse_channels,
+            self.first + start,
+        )
+
+    def name(self, index: int) -> str:
+        return f"image {self.first + index} of {self.paths[self.file[index]].name}"
+
+    def read(self, index: int) -> bytes | Pixels:
+        with self.paths[self.file[index]].open("rb") as file:
+            file.seek(int(self.offsets[index]))
+            content = file.read(int(self.lengths[index]))
+        if len(content) != self.lengths[index]:
+            raise OSError("the file ends before this image does")
+        if self.shape is None:
+            return content
+        pixels: Pixels = np.frombuffer(content, dtype=np.uint8).reshape(self.shape)
+        return pixels[..., ::-1].copy() if self.reverse_channels else pixels
+
+    def identity(self) -> Iterator[str]:
+        for path in self.paths:
+            yield f"{path.name}\0{sample_digest(path)}"
+
+
+def sample_digest(path: Path) -> str:
+    """A digest of a file's length and of 256 blocks spread over it: quick at any size."""
+    size = path.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        for position in sorted({size * step // 256 for step in range(256)}):
+            file.seek(position)
+            digest.update(file.read(4096))
+    return digest.hexdigest()
+
+
+def number_labels(names: list[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Class names in order of appearance, and a label [n] for each given name.
+
+    >>> number_labels(["b", "a", "b"])
+    (('b', 'a'), array([0, 1, 0]))
+    """
+    number_of: dict[str, int] = {}
+    labels = [number_of.setdefault(name, len(number_of)) for name in names]
+    return tuple(number_of), np.array(labels, dtype=np.int64)
+
+
+def check_counts(split: str, images: int, labels: int, fix: str) -> None:
+    """Refuse a split whose images and labels differ in number."""
+    if images != labels:
+        raise DertsError(f"split {split!r} has {images:,} images but {labels:,} labels: {fix}")

@@ -1,0 +1,143 @@
+"""Any torch Dataset of (image, label) as an ImageTable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import Dataset
+
+from derts.data.decode import Pixels, decode, fit, strict_pillow
+from derts.data.table import ImageTable
+from derts.errors import DertsError
+
+
+def from_dataset(
+    dataset: Dataset[Any],
+    *,
+    class_names: Sequence[str] | None = None,
+    split: str = "train",
+    size: int | None = None,
+    grayscale: bool | None = None,
+) -> ImageTable:
+    """Read a map-style or iterable Dataset of (image, label) into memory.
+
+    Images may be Pillow images, tensors [channels, height, width] (uint8, or floats in 0 … 1)
+    or arrays uint8 [height, width, channels]. The first one decides size and colour for all,
+    unless they are given. Labels may be any integers: sorted, they become 0, 1, …
+
+    class_names  one name per label; from dataset.classes if left out and there
+
+    >>> from torch.utils.data import TensorDataset
+    >>> data = TensorDataset(torch.rand(4, 3, 8, 8), torch.tensor([7, 7, 9, 9]))
+    >>> from_dataset(data).class_names
+    ('7', '9')
+    """
+    images: list[Pixels] = []
+    labels: list[int] = []
+    channels = None if grayscale is None else 1 if grayscale else 3
+    with strict_pillow():
+        for index, (image, label) in enumerate(_pairs(dataset)):
+            plain = _plain(image, index)
+            if channels is None:
+                channels = 1 if _is_gray(plain) else 3
+            size = _side(plain) if size is None else size
+            images.append(
+                fit(plain, size, channels)
+                if isinstance(plain, Image.Image)
+                else decode(plain, size, channels)
+            )
+            labels.append(_label(label, index))
+    if not images:
+        raise DertsError("the dataset is empty: give one with at least one (image, label)")
+    values, numbered = np.unique(np.array(labels, dtype=np.int64), return_inverse=True)
+    return ImageTable(
+        torch.from_numpy(np.stack(images)),
+        torch.from_numpy(numbered.astype(np.int64)),
+        _names(values.tolist(), class_names, getattr(dataset, "classes", None)),
+        split,
+    )
+
+
+def _pairs(dataset: Any) -> Iterator[tuple[Any, Any]]:
+    """The samples, by index where the dataset has a length: not all stop by IndexError."""
+    is_map = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    samples = (dataset[index] for index in range(len(dataset))) if is_map else iter(dataset)
+    for index, sample in enumerate(samples):
+        if not isinstance(sample, (tuple, list)) or len(sample) != 2:
+            raise DertsError(
+                f"sample {index} of the dataset is no pair (image, label) but a "
+                f"{type(sample).__name__}: wrap the dataset in one that gives pairs"
+            )
+        yield sample[0], sample[1]
+
+
+def _plain(image: Any, index: int) -> Image.Image | Pixels:
+    if isinstance(image, Image.Image):
+        return image
+    if isinstance(image, torch.Tensor):
+        tensor = image.detach().cpu()
+        tensor = tensor[None] if tensor.ndim == 2 else tensor
+        if tensor.ndim == 3 and tensor.shape[0] in (1, 3):
+            if tensor.is_floating_point():
+                tensor = _bytes(tensor, index)
+            if tensor.dtype == torch.uint8:
+                return np.ascontiguousarray(tensor.permute(1, 2, 0).numpy())
+    elif isinstance(image, np.ndarray) and image.dtype == np.uint8:
+        array = image[..., None] if image.ndim == 2 else image
+        if array.ndim == 3 and array.shape[2] in (1, 3):
+            return np.ascontiguousarray(array)
+    found = f"{getattr(image, 'dtype', '')} {list(getattr(image, 'shape', []))}".strip()
+    raise DertsError(
+        f"image {index} of the dataset is a {type(image).__name__} {found}: give a Pillow image, a "
+        "tensor [1 or 3, height, width] or a uint8 array [height, width, 1 or 3]"
+    )
+
+
+def _bytes(tensor: torch.Tensor, index: int) -> torch.Tensor:
+    low, high = float(tensor.min()), float(tensor.max())
+    if not (low >= 0 and high <= 1):  # written so that NaN is refused
+        raise DertsError(
+            f"image {index} of the dataset has values from {low:.3g} to {high:.3g}, not 0 … 1: "
+            "leave normalisation out of the dataset's transform"
+        )
+    return tensor.float().mul(255).round().to(torch.uint8)
+
+
+def _is_gray(plain: Image.Image | Pixels) -> bool:
+    return plain.mode in ("L", "1") if isinstance(plain, Image.Image) else plain.shape[2] == 1
+
+
+def _side(plain: Image.Image | Pixels) -> int:
+    return min(plain.size) if isinstance(plain, Image.Image) else min(plain.shape[:2])
+
+
+def _label(label: Any, index: int) -> int:
+    if isinstance(label, (torch.Tensor, np.ndarray, np.generic)) and np.size(label) == 1:
+        label = label.item()
+    if isinstance(label, (bool, int)):
+        return int(label)
+    raise DertsError(
+        f"label {index} of the dataset is {label!r:.40}, not a whole number: "
+        "number the classes, for example with target_transform"
+    )
+
+
+def _names(
+    values: list[int], given: Sequence[str] | None, own: Sequence[Any] | None
+) -> tuple[str, ...]:
+    if given is not None:
+        if len(given) == len(values):
+            return tuple(given)
+        if values[0] >= 0 and values[-1] < len(given):
+            return tuple(given[value] for value in values)
+        raise DertsError(
+            f"{len(given)} class names for {len(values)} labels from {values[0]} to {values[-1]}: "
+            "give one name per label"
+        )
+    if own is not None and values[0] >= 0 and values[-1] < len(own):
+        return tuple(str(own[value]) for value in values)
+    return tuple(str(value) for value in values)

@@ -1,0 +1,154 @@
+"""How far a long job is: a bar on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol, TextIO
+
+
+class Advance(Protocol):
+    """Tells the progress display that `count` more units are done; `note` is shown beside them."""
+
+    def __call__(self, count: int = 1, note: str | None = None) -> None: ...
+
+
+class Progress(Protocol):
+    """Anything with the signature of `progress`; functions that take one take None for silence."""
+
+    def __call__(
+        self, title: str, total: int | None, unit: str = "steps"
+    ) -> AbstractContextManager[Advance]: ...
+
+
+@contextmanager
+def progress(
+    title: str,
+    total: int | None,
+    unit: str = "steps",
+    *,
+    quiet: bool = False,
+    stream: TextIO | None = None,
+) -> Iterator[Advance]:
+    """Show how far a job is, with its rate and the time left, on `stream` (standard error).
+
+    >>> import sys
+    >>> with progress("counting", total=20, unit="sheep", stream=sys.stdout) as advance:
+    ...     for _ in range(2):
+    ...         advance(10, note="asleep")
+    counting: 10/20 sheep, ... sheep/s, 0:00 left, asleep
+    counting: 20/20 sheep, ... sheep/s, 0:00 taken, asleep
+    """
+    stream = sys.stderr if stream is None else stream
+    if quiet:
+        yield _silent
+    elif stream.isatty():
+        with _bar(title, total, unit, stream) as advance:
+            yield advance
+    else:
+        lines = _Lines(title, total, unit, stream)
+        yield lines
+        lines.finish()
+
+
+@contextmanager
+def silent(title: str, total: int | None, unit: str = "steps") -> Iterator[Advance]:
+    """A Progress that shows nothing.
+
+    >>> with silent("counting", total=2) as advance:
+    ...     advance(2)
+    """
+    yield _silent
+
+
+def _silent(count: int = 1, note: str | None = None) -> None:
+    pass
+
+
+@contextmanager
+def _bar(title: str, total: int | None, unit: str, stream: TextIO) -> Iterator[Advance]:
+    # Imported here: rich costs a tenth of a second, and worker processes never need it.
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import Progress as RichProgress
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with RichProgress(*columns, console=Console(file=stream)) as display:
+        task = display.add_task(escape(title), total=total, rate="", note="")
+        started, done = time.monotonic(), 0
+
+        def advance(count: int = 1, note: str | None = None) -> None:
+            nonlocal done
+            done += count
+            rate = f"{_rate(done, time.monotonic() - started)} {unit}/s"
+            fields = {"rate": rate} if note is None else {"rate": rate, "note": escape(note)}
+            display.update(task, advance=count, **fields)  # type: ignore[arg-type]
+
+        yield advance
+
+
+class _Lines:
+    """A line when a tenth more is done or ten seconds have passed, but not twice a second."""
+
+    def __init__(self, title: str, total: int | None, unit: str, stream: TextIO) -> None:
+        self.title, self.total, self.unit, self.stream = title, total, unit, stream
+        self.started = self.last_time = time.monotonic()
+        self.done = self.last_done = 0
+        self.note = ""
+
+    def __call__(self, count: int = 1, note: str | None = None) -> None:
+        self.done += count
+        self.note = self.note if note is None else note
+        now = time.monotonic()
+        tenth = self.total is not None and self.done - self.last_done >= self.total / 10
+        soon = self.last_done > 0 and now - self.last_time < 0.5
+        if self.done == self.total or (now - self.last_time < 10 and (not tenth or soon)):
+            return
+        self._print(now)
+
+    def finish(self) -> None:
+        if self.done > self.last_done:
+            self._print(time.monotonic(), final=True)
+
+    def _print(self, now: float, final: bool = False) -> None:
+        taken = now - self.started
+        parts = [f"{self.done:,}" + (f"/{self.total:,}" if self.total is not None else "")]
+        parts[0] += f" {self.unit}"
+        parts.append(f"{_rate(self.done, taken)} {self.unit}/s")
+        if final or self.total is None:
+            parts.append(f"{_clock(taken)} taken")
+        else:
+            parts.append(f"{_clock(taken / self.done * (self.total - self.done))} left")
+        if self.note:
+            parts.append(self.note)
+        print(f"{self.title}: {', '.join(parts)}", file=self.stream, flush=True)
+        self.last_time, self.last_done = now, self.done
+
+
+def _rate(done: int, seconds: float) -> str:
+    rate = done / max(seconds, 1e-9)
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2f}"
+
+
+def _clock(seconds: float) -> str:
+    """Seconds as m:ss or h:mm:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
