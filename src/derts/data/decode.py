@@ -47,6 +47,7 @@ def decode(content: bytes | Pixels, size: int, channels: int) -> Pixels:
     if isinstance(content, np.ndarray):
         if content.shape == (size, size, channels):
             return content
+        content = np.ascontiguousarray(content)
         image = Image.fromarray(content[..., 0] if content.shape[2:] == (1,) else content)
     else:
         image = Image.open(io.BytesIO(content))

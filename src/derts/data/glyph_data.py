@@ -70,10 +70,12 @@ def _make(images_per_character: int, characters: int | None, seed: int) -> dict[
     for split, names in split_by_class(list(place_of), DEFAULT_FRACTIONS, seed).items():
         places = [place_of[name] for name in names]
         seeds = [(seed, codes[place]) for place in places]
-        images = draw(shapes[places], images_per_character, seeds).flatten(0, 1)
+        images = draw(shapes[places], images_per_character, seeds)
         labels = torch.arange(len(names)).repeat_interleave(images_per_character)
         categories = tuple(script(codes[place]).capitalize() for place in places)
-        tables[split] = ImageTable(images, labels, tuple(names), split, categories)
+        tables[split] = ImageTable(
+            torch.from_numpy(images).flatten(0, 1), labels, tuple(names), split, categories
+        )
     return tables
 
 

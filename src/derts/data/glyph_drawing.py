@@ -8,8 +8,6 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-import torch
-import torch.nn.functional as F
 from matplotlib.ft2font import FT2Font
 from numpy.typing import NDArray
 from PIL import Image, ImageFont
@@ -19,8 +17,8 @@ from derts.errors import DertsError
 SIDE = 28
 _CANVAS, _GLYPH = 48, 40  # a glyph's longer side on its canvas, in pixels
 _CATEGORIES = frozenset({"Lu", "Ll", "Lt", "Lo", "Nd"})
-# A share of the ink: below it the eye takes two shapes for one, at this size and with noise.
-_SAME_SHAPE = 0.12
+# A share of the squared ink: below it, the eye takes two noisy small shapes for one.
+_SAME_SHAPE = 0.04
 
 
 def fonts() -> list[Path]:
@@ -74,71 +72,61 @@ def draw_shapes(codes: list[int]) -> NDArray[np.uint8]:
 
 def distinct(shapes: NDArray[np.uint8]) -> list[int]:
     """Indices of the characters that look like none before them in most of the fonts."""
-    small = torch.from_numpy(shapes).float().div(255)
-    small = F.avg_pool2d(small, kernel_size=4).flatten(2).transpose(0, 1)  # [fonts, n, pixels]
-    ink = small.sum(dim=2)
-    alike = torch.zeros(len(shapes), len(shapes))
-    for font_pixels, font_ink in zip(small, ink, strict=True):
-        difference = torch.cdist(font_pixels, font_pixels, p=1)
-        alike += (difference < _SAME_SHAPE * torch.minimum(font_ink[:, None], font_ink)).float()
-    same = (alike > small.shape[0] / 2).numpy()
+    count, font_count = shapes.shape[:2]
+    cells = _CANVAS // 4
+    small = shapes.reshape(count, font_count, cells, 4, cells, 4).mean(axis=(3, 5)) // 16
+    # Small whole numbers in float32: products and sums are exact, on any machine the same.
+    pixels = small.reshape(count, font_count, -1).swapaxes(0, 1).astype(np.float32)
+    ink = (pixels**2).sum(axis=2)  # [fonts, characters]
+    alike = np.zeros((count, count), dtype=np.int64)
+    for font_pixels, font_ink in zip(pixels, ink, strict=True):
+        difference = font_ink[:, None] + font_ink - 2 * (font_pixels @ font_pixels.T)
+        alike += difference < _SAME_SHAPE * np.minimum(font_ink[:, None], font_ink)
+    same = alike > font_count / 2
     kept: list[int] = []
-    for number in range(len(shapes)):
+    for number in range(count):
         if ink[:, number].min() > 0 and not same[number, kept].any():
             kept.append(number)
     return kept
 
 
-def draw(shapes: NDArray[np.uint8], count: int, seeds: list[tuple[int, int]]) -> torch.Tensor:
+def draw(shapes: NDArray[np.uint8], count: int, seeds: list[tuple[int, int]]) -> NDArray[np.uint8]:
     """Random drawings of shapes [characters, fonts, canvas, canvas], white on black.
 
     Returns uint8 [characters, count, 28, 28, 1]; the seeds, one per character, decide all.
     """
-    drawn = torch.empty(len(shapes), count, SIDE, SIDE, 1, dtype=torch.uint8)
-    together = max(1, 512 // count)  # characters at once: few enough to stay in the cache
-    for start in range(0, len(shapes), together):
-        batch = [
-            _random_drawing(shapes[number], count, np.random.default_rng(seeds[number]))
-            for number in range(start, min(start + together, len(shapes)))
-        ]
-        canvas, warps, strength, noise = (
-            torch.from_numpy(np.concatenate(parts)) for parts in zip(*batch, strict=True)
-        )
-        shape = [len(canvas), 1, 2 * SIDE, 2 * SIDE]
-        grid = F.affine_grid(warps, shape, align_corners=False)
-        pixels = F.grid_sample(canvas[:, None].float(), grid, align_corners=False)
-        pixels = F.avg_pool2d(pixels, kernel_size=2)[:, 0]
-        pixels = (pixels * strength + noise * 255).clamp(0, 255).round()
-        drawn[start : start + together] = pixels.to(torch.uint8).reshape(
-            len(batch), count, SIDE, SIDE, 1
-        )
+    drawn = np.empty((len(shapes), count, SIDE, SIDE, 1), dtype=np.uint8)
+    for number, seed in enumerate(seeds):
+        random = np.random.default_rng(seed)
+        chosen = shapes[number][random.integers(len(shapes[0]), size=count)]
+        pixels = np.empty((count, SIDE, SIDE), dtype=np.float32)
+        for place, (shape, warp) in enumerate(
+            zip(chosen, _random_warps(random, count).tolist(), strict=True)
+        ):
+            # At twice the size, then halved: thin strokes keep their weight.
+            warped = Image.fromarray(shape).transform(
+                (2 * SIDE, 2 * SIDE), Image.Transform.AFFINE, warp, Image.Resampling.BILINEAR
+            )
+            pixels[place] = np.asarray(warped.reduce(2))
+        pixels *= random.uniform(0.55, 1.0, (count, 1, 1)).astype(np.float32)
+        level = random.uniform(0.02, 0.15, (count, 1, 1)).astype(np.float32)
+        pixels += 255 * level * random.standard_normal(pixels.shape, dtype=np.float32)
+        drawn[number, ..., 0] = pixels.clip(0, 255).round()
     return drawn
 
 
-def _random_drawing(
-    shape: NDArray[np.uint8], count: int, random: np.random.Generator
-) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """Canvases [count, canvas, canvas], warps, strengths [count, 1, 1], noise [count, 28, 28]."""
-    canvas = shape[random.integers(len(shape), size=count)]
-    warps = _random_warps(random, count)
-    strength = random.uniform(0.55, 1.0, (count, 1, 1)).astype(np.float32)
-    level = random.uniform(0.02, 0.15, (count, 1, 1)).astype(np.float32)
-    noise = random.standard_normal((count, SIDE, SIDE), dtype=np.float32) * level
-    return canvas, warps, strength, noise
-
-
-def _random_warps(random: np.random.Generator, count: int) -> NDArray[np.float32]:
-    """Affine maps float32 [count, 2, 3] from the drawing's coordinates to the canvas's."""
+def _random_warps(random: np.random.Generator, count: int) -> NDArray[np.float64]:
+    """Affine maps [count, 6], as Pillow has them, from the drawing's pixels to the canvas's."""
     angle = random.uniform(-math.radians(20), math.radians(20), count)
     shear = random.uniform(-0.3, 0.3, count)
     share = random.uniform(0.55, 0.85, (count, 1))  # of the drawing that the glyph takes
     stretch = np.exp(random.uniform(-0.2, 0.2, (count, 1)) * np.array([1, -1]))
-    scale = _GLYPH / _CANVAS / (share * stretch)
-    shift = random.uniform(-1, 1, (count, 2)) * (1 - share) * 0.7
+    scale = _GLYPH / (2 * SIDE) / (share * stretch)
+    shift = SIDE * (1 + 0.7 * random.uniform(-1, 1, (count, 2)) * (1 - share))
     cosine, sine = np.cos(angle), np.sin(angle)
     linear = np.empty((count, 2, 2))
     linear[:, 0, 0], linear[:, 0, 1] = cosine, sine + shear * cosine
     linear[:, 1, 0], linear[:, 1, 1] = -sine, cosine - shear * sine
     linear *= scale[:, :, None]
-    offset = -np.einsum("nij,nj->ni", linear, shift)
-    return np.concatenate([linear, offset[:, :, None]], axis=2).astype(np.float32)
+    offset = _CANVAS / 2 - np.einsum("nij,nj->ni", linear, shift)
+    return np.concatenate([linear, offset[:, :, None]], axis=2).reshape(count, 6)

@@ -204,7 +204,7 @@ class _Work:
         entries, left_out = {}, 0
         total = sum(len(split.labels) for split in self.splits.values()) * self.image_bytes
         broken = self.broken()
-        with progress("checksums", total=total, unit="bytes") as advance:
+        with progress("checksums", total=total // 1_000_000, unit="MB") as advance:
             for name, split in self.splits.items():
                 keep = np.ones(len(split.labels), dtype=bool)
                 keep[[index for index, _, _ in broken[name]]] = False

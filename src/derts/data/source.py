@@ -138,8 +138,9 @@ class PackedImages:
             raise OSError("the file ends before this image does")
         if self.shape is None:
             return content
-        pixels: Pixels = np.frombuffer(content, dtype=np.uint8).reshape(self.shape)
-        return pixels[..., ::-1].copy() if self.reverse_channels else pixels
+        pixels: Pixels = np.frombuffer(content, dtype=np.uint8)
+        pixels = pixels.reshape(self.shape)
+        return pixels[..., ::-1] if self.reverse_channels else pixels
 
     def identity(self) -> Iterator[str]:
         for path in self.paths:

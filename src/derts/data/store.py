@@ -24,7 +24,7 @@ from derts.progress import Advance, Progress, silent
 
 FORMAT, VERSION = "derts-store", 1
 SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_BLOCK = 1 << 24
+_BLOCK = 16_000_000
 REMAKE = "prepare it again with derts data prepare"
 
 
@@ -135,7 +135,7 @@ def verify_store(path: Path | str, progress: Progress | None = None) -> StoreDes
     description = describe_store(path)
     tables = open_store(path)
     show = silent if progress is None else progress
-    with show("verifying", total=description.bytes, unit="bytes") as advance:
+    with show("verifying", total=description.bytes // 1_000_000, unit="MB") as advance:
         for name, entry in description.splits.items():
             pixels = data_digest(path / f"{name}.npy", advance)
             labels = data_digest(path / f"{name}_labels.npy")
@@ -159,7 +159,7 @@ def data_digest(path: Path, advance: Advance | None = None) -> str:
         while block := file.read(_BLOCK):
             digest.update(block)
             if advance is not None:
-                advance(len(block))
+                advance(len(block) // 1_000_000)
     return digest.hexdigest()
 
 

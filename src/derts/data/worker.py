@@ -9,6 +9,7 @@ import errno
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -78,7 +79,7 @@ def run_jobs(jobs: Iterable[Job], workers: int) -> Iterator[Done]:
 
     Leaving the iteration, by an error or Ctrl-C, ends the processes after the jobs in hand.
     """
-    if workers == 1:
+    if workers == 1 or _main_is_no_file():
         yield from map(run_job, jobs)
         return
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
@@ -103,6 +104,12 @@ def run_jobs(jobs: Iterable[Job], workers: int) -> Iterator[Done]:
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _main_is_no_file() -> bool:
+    """A program read from standard input: Python 3.11 cannot start workers for it."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    return main is not None and not os.path.exists(main)
 
 
 def _start_worker() -> None:
