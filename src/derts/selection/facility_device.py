@@ -1,0 +1,144 @@
+"""Facility location on an accelerator: torch only, the arithmetic where the points are."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from derts.selection.facility_distances import (
+    CLOSE,
+    DIRECT_DIMENSIONS,
+    Doubles,
+    Entries,
+    Floats,
+    Integers,
+    rounder,
+    unit_points,
+)
+
+BLOCK_ENTRIES = 1 << 26
+
+
+class DeviceDistances:
+    """As :class:`Distances`, on the device of ``points`` [N, d]; answers come back as arrays.
+
+    >>> distances = DeviceDistances(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), memory_limit_gib=1.0)
+    >>> distances.row(0) * distances.scale
+    array([0., 5.], dtype=float32)
+    """
+
+    def __init__(self, points: Tensor, memory_limit_gib: float) -> None:
+        self.count, dimensions = points.shape
+        self._centred, self.scale = unit_points(points)
+        self._points = self._centred.float()
+        self._by_differences = dimensions <= DIRECT_DIMENSIONS
+        self._norms = self._centred.square().sum(1)
+        self._height = max(1, min(self.count, BLOCK_ENTRIES // self.count))
+        self.kept: Tensor | None = None
+        if 4 * self.count**2 <= memory_limit_gib * 2**30:
+            kept = torch.cat([self._block(rows) for rows in self._slices(self.count)])
+            self.kept = kept if self._by_differences else torch.triu(kept) + torch.triu(kept, 1).T
+
+    def _slices(self, count: int) -> list[slice]:
+        return [slice(a, min(a + self._height, count)) for a in range(0, count, self._height)]
+
+    def _send(self, array: Integers | Floats) -> Tensor:
+        return torch.from_numpy(array).to(self._points.device)
+
+    def _block(self, rows: slice | Tensor) -> Tensor:
+        """Float32 [b, N]; fresh, or a view of the kept matrix for a slice."""
+        if self.kept is not None:
+            return self.kept[rows]
+        if self._by_differences:
+            points = self._points[rows]
+            out = torch.zeros(len(points), self.count, device=points.device)
+            for mine, all_of_them in zip(points.T, self._points.T, strict=True):
+                # Separate kernels: a fused multiply-add would round differently.
+                difference = mine[:, None] - all_of_them
+                out.add_(difference.mul_(difference))
+        else:
+            left = self._centred[rows]
+            squares = self._norms[rows][:, None] + self._norms
+            squares.addmm_(left, self._centred.T, alpha=-2)
+            near, other = (squares < CLOSE).nonzero(as_tuple=True)
+            for a, b in zip(near.split(1 << 14), other.split(1 << 14), strict=True):
+                squares[a, b] = (left[a] - self._centred[b]).square().sum(1)
+            out = squares.float()
+        # By way of float64, because torch's float32 root on the CPU is not the nearest float32.
+        return out.double().sqrt_().float().add_(rounder(self.count)).sub_(rounder(self.count))
+
+    def row(self, index: int) -> Floats:
+        found: Floats = self._block(slice(index, index + 1))[0].cpu().numpy()
+        return found
+
+    def rows(self, indices: Integers) -> Floats:
+        found: Floats = self._block(self._send(indices)).cpu().numpy()
+        return found
+
+    def totals(self) -> tuple[Doubles, float]:
+        blocks = map(self._block, self._slices(self.count))
+        sums, largest = zip(
+            *((block.sum(1, dtype=torch.float64), block.max()) for block in blocks), strict=True
+        )
+        return torch.cat(sums).cpu().numpy(), float(torch.stack(largest).max())
+
+    def gains(self, cap: Floats) -> Doubles:
+        return self.exact_gains(np.arange(self.count), cap)
+
+    def exact_gains(self, indices: Integers, cap: Floats) -> Doubles:
+        limit, index = self._send(cap), self._send(indices)
+        capped = [
+            torch.minimum(self._block(index[part]), limit).sum(1, dtype=torch.float64)
+            for part in self._slices(len(indices))
+        ]
+        gains: Doubles = (limit.double().sum() - torch.cat(capped)).cpu().numpy()
+        return gains
+
+    def lost_gains(self, indices: Integers, low: Floats, high: Floats) -> Doubles:
+        index, lower, upper = self._send(indices), self._send(low), self._send(high)
+        lost = torch.zeros(self.count, dtype=torch.float64, device=self._points.device)
+        for part in self._slices(len(indices)):
+            clipped = self._block(index[part]).clamp(lower[part, None], upper[part, None])
+            lost += upper[part].double().sum() - clipped.sum(0, dtype=torch.float64)
+        found: Doubles = lost.cpu().numpy()
+        return found
+
+    def below(self, cap: Floats) -> Entries:
+        limit, columns, values, lengths = self._send(cap), [], [], []
+        for part in self._slices(self.count):
+            block = self._block(part)
+            mask = block < limit[part, None]
+            lengths.append(mask.sum(1).cpu().numpy())
+            columns.append(mask.nonzero()[:, 1].int().cpu().numpy())
+            values.append(block[mask].cpu().numpy())
+        begins = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
+        return np.concatenate(columns), np.concatenate(values), begins
+
+
+def greedy_without_waiting(matrix: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Exact greedy on a kept matrix [N, N]: fixed shapes, nothing read back, for a graph.
+
+    All gains are summed afresh for each pick, K·N² in all, which an accelerator does faster than
+    it launches kernels for less. Returns picks int64 [K], gains float64 [K] and each row's
+    distance to its nearest pick, float32 [N], all on the device.
+
+    >>> matrix = (torch.tensor([[0.0], [1.0], [5.0]]) - torch.tensor([0.0, 1.0, 5.0])).abs()
+    >>> greedy_without_waiting(matrix, 2)[0]
+    tensor([1, 2])
+    """
+    nearest = matrix.max().expand(len(matrix)).clone()
+    picked_gain = torch.zeros(len(matrix), dtype=torch.float64, device=matrix.device)
+    picks = torch.empty(k, dtype=torch.int64, device=matrix.device)
+    gains = torch.empty(k, dtype=torch.float64, device=matrix.device)
+    minus_infinity = torch.full((1,), -torch.inf, dtype=torch.float64, device=matrix.device)
+    for position in range(k):
+        capped = torch.minimum(matrix, nearest).sum(1, dtype=torch.float64)
+        current = nearest.double().sum() - capped + picked_gain
+        # argmax promises the first of equal values, so ties go to the lowest index.
+        pick = current.argmax().view(1)
+        picks[position : position + 1] = pick
+        gains[position : position + 1] = current.index_select(0, pick)
+        picked_gain.index_copy_(0, pick, minus_infinity)
+        nearest = torch.minimum(nearest, matrix.index_select(0, pick)[0])
+    return picks, gains, nearest
