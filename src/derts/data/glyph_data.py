@@ -109,7 +109,7 @@ def _load(path: Path) -> dict[str, ImageTable] | None:
     """The cached tables, or None where there are none that can be read."""
     try:
         tables = {}
-        with np.load(path, allow_pickle=False) as held:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
             for split in ("train", "val", "test"):
                 images, labels, names, categories = (
                     held[f"{split}_{part}"] for part in ("images", "labels", "names", "categories")

@@ -121,6 +121,11 @@ def _encode(text: Any, encoding: str = "latin1") -> bytes | Stretch:
     return encoded
 
 
+def _no_bytes() -> bytes:
+    """What Python 3 calls to write empty bytes at protocol 2."""
+    return b""
+
+
 def _no_class(*_: Any) -> None:
     raise pickle.UnpicklingError("an array made by calling its class")
 
@@ -130,6 +135,8 @@ _STAND_INS: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy", "ndarray"): _no_class,  # only ever an argument of _reconstruct
     ("_codecs", "encode"): _encode,
     ("collections", "OrderedDict"): OrderedDict,
+    ("builtins", "bytes"): _no_bytes,
+    ("__builtin__", "bytes"): _no_bytes,
 }
 for _package in ("numpy.core", "numpy._core"):
     _STAND_INS[f"{_package}.multiarray", "_reconstruct"] = _make_array

@@ -128,10 +128,10 @@ class PackedImages:
         )
 
     def name(self, index: int) -> str:
-        return f"image {self.first + index} of {self.paths[self.file[index]].name}"
+        return f"image {self.first + index} of {self.paths[int(self.file[index])].name}"
 
     def read(self, index: int) -> bytes | Pixels:
-        with self.paths[self.file[index]].open("rb") as file:
+        with self.paths[int(self.file[index])].open("rb") as file:
             file.seek(int(self.offsets[index]))
             content = file.read(int(self.lengths[index]))
         if len(content) != self.lengths[index]:
@@ -140,7 +140,8 @@ class PackedImages:
             return content
         pixels: Pixels = np.frombuffer(content, dtype=np.uint8)
         pixels = pixels.reshape(self.shape)
-        return pixels[..., ::-1] if self.reverse_channels else pixels
+        reverse: Pixels = pixels[..., ::-1]
+        return reverse if self.reverse_channels else pixels
 
     def identity(self) -> Iterator[str]:
         for path in self.paths:

@@ -116,7 +116,7 @@ def _side(plain: Image.Image | Pixels) -> int:
 
 
 def _label(label: Any, index: int) -> int:
-    if isinstance(label, (torch.Tensor, np.ndarray, np.generic)) and np.size(label) == 1:
+    if isinstance(label, (torch.Tensor, np.ndarray, np.generic)) and label.ndim == 0:
         label = label.item()
     if isinstance(label, (bool, int)):
         return int(label)

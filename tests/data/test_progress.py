@@ -1,0 +1,62 @@
+"""Progress: plain lines without a terminal, a bar on one, nothing when quiet."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from derts.progress import progress, silent
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_plain_lines_are_few() -> None:
+    stream = io.StringIO()
+    with progress("work", total=10_000, unit="steps", stream=stream) as advance:
+        for _ in range(10_000):
+            advance()
+    lines = stream.getvalue().splitlines()
+    assert 1 <= len(lines) <= 11
+    assert lines[-1].startswith("work: 10,000/10,000 steps, ")
+    assert lines[-1].endswith("taken")
+
+
+def test_unknown_total() -> None:
+    stream = io.StringIO()
+    with progress("work", total=None, stream=stream) as advance:
+        advance(3, note="loss 0.5")
+    assert stream.getvalue().startswith("work: 3 steps, ")
+    assert stream.getvalue().endswith("taken, loss 0.5\n")
+
+
+@pytest.mark.parametrize("total", [4, None])
+def test_bar(total: int | None) -> None:
+    stream = Terminal()
+    with progress("work [x]", total=total, unit="steps", stream=stream) as advance:
+        advance(2, note="[loss] 0.5")
+        advance(2)
+    assert "work [x]" in stream.getvalue()
+    assert "[loss] 0.5" in stream.getvalue()
+
+
+def test_quiet() -> None:
+    stream = Terminal()
+    with progress("work", total=4, quiet=True, stream=stream) as advance:
+        advance(2)
+    with silent("work", total=4) as advance:
+        advance(2, note="x")
+    assert stream.getvalue() == ""
+
+
+def test_an_error_passes_through() -> None:
+    def fail() -> None:
+        with progress("work", total=4, stream=io.StringIO()) as advance:
+            advance(1)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()

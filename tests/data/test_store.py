@@ -1,0 +1,129 @@
+"""Stores: what is written comes back, and what is wrong with one is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from derts.data import ImageTable, describe_store, open_data, open_store, save_table, verify_store
+from derts.errors import DertsError
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    images = torch.arange(6 * 8 * 8 * 3, dtype=torch.float32).to(torch.uint8).reshape(6, 8, 8, 3)
+    labels = torch.tensor([0, 0, 1, 1, 2, 2])
+    table = ImageTable(images, labels, ("a", "b", "ç"), "train", ("x", "x", "y"))
+    save_table({"train": table, "val": table}, tmp_path / "store")
+    return tmp_path / "store"
+
+
+def test_round_trip(store: Path) -> None:
+    tables = open_store(store)
+    assert list(tables) == ["train", "val"]
+    val = tables["val"]
+    assert (val.split, val.class_names, val.categories) == ("val", ("a", "b", "ç"), ("x", "x", "y"))
+    assert val.images.sum() > 0
+    again = save_table(tables, store.with_name("again"))
+    assert again.splits == describe_store(store).splits
+    assert verify_store(store).bytes == 2 * 6 * 8 * 8 * 3
+    assert "3 classes of 2, 2 super-categories" in describe_store(store).lines()[1]
+
+
+def test_writing_to_a_table_leaves_the_file_alone(store: Path) -> None:
+    open_store(store)["train"].images.zero_()
+    verify_store(store)
+
+
+def test_open_data(store: Path, tmp_path: Path) -> None:
+    assert open_data(store, device="cpu")["train"].device.type == "cpu"
+    assert set(open_data(str(store))) == {"train", "val"}
+    (tmp_path / "raw" / "a").mkdir(parents=True)
+    with pytest.raises(DertsError, match="expected one of"):
+        open_data(tmp_path / "raw")
+    from PIL import Image
+
+    Image.new("L", (4, 4)).save(tmp_path / "raw" / "a" / "x.png")
+    with pytest.raises(DertsError, match=r"run derts data prepare .* DEST first"):
+        open_data(tmp_path / "raw")
+
+
+@pytest.mark.parametrize("name", ["val.npy", "val_labels.npy"])
+def test_verify_names_what_differs(store: Path, name: str) -> None:
+    content = bytearray((store / name).read_bytes())
+    content[-8] ^= 3
+    (store / name).write_bytes(content)
+    with pytest.raises(DertsError, match=rf"{name} differs from its checksum: prepare it again"):
+        verify_store(store)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def other_shape(path: Path) -> None:
+    np.save(path, np.zeros((6, 9, 9, 3), np.uint8))
+
+
+def pickled(path: Path) -> None:
+    np.save(path, np.array([{}], dtype=object), allow_pickle=True)
+
+
+@pytest.mark.parametrize(
+    ("damage", "name", "message"),
+    [
+        (Path.unlink, "val.npy", "val.npy is missing"),
+        (truncate, "val.npy", "cut short"),
+        (truncate, "val_labels.npy", "cut short"),
+        (other_shape, "val.npy", "but store.json says"),
+        (pickled, "val.npy", "damaged"),
+        (Path.unlink, "store.json", "no store.json"),
+        (truncate, "store.json", "cannot be read"),
+    ],
+)
+def test_damage_is_named(
+    store: Path, damage: Callable[[Path], None], name: str, message: str
+) -> None:
+    damage(store / name)
+    with pytest.raises(DertsError, match=message):
+        open_store(store)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content.update(format="other"), "not of a store"),
+        (lambda content: content.update(version=99), "store version 99"),
+        (lambda content: content.pop("splits"), "damaged"),
+        (lambda content: content.update(splits=[]), "damaged"),
+        (lambda content: content["splits"].update({"../x": {}}), "damaged"),
+        (lambda content: content["splits"]["val"].update(shape=[8, 8]), "damaged"),
+        (lambda content: content["splits"]["val"].update(count=7), "but store.json says"),
+        (lambda content: content["splits"]["val"].update(classes=["a"]), "damaged"),
+        (lambda content: content["splits"]["val"].update(classes=["a"], categories=None), "labels"),
+    ],
+)
+def test_changed_json_is_named(
+    store: Path, change: Callable[[dict[str, object]], None], message: str
+) -> None:
+    content = json.loads((store / "store.json").read_text(encoding="utf-8"))
+    change(content)
+    (store / "store.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(DertsError, match=message):
+        open_store(store)
+
+
+def test_saving_refuses_what_it_should(store: Path, tmp_path: Path) -> None:
+    tables = open_store(store)
+    with pytest.raises(DertsError, match="--overwrite"):
+        save_table(tables, store)
+    save_table({name: table.in_memory() for name, table in tables.items()}, store, overwrite=True)
+    with pytest.raises(DertsError, match="split name"):
+        save_table({"../x": tables["train"]}, tmp_path / "other")
+    with pytest.raises(DertsError, match="no table"):
+        save_table({}, tmp_path / "other")

@@ -1,0 +1,141 @@
+"""tiered-ImageNet as pickled PNG files and as .npz, and how little memory it takes."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from derts.data import find_source, open_store, prepare
+from derts.errors import DertsError
+
+LABELS = {
+    "label_specific": np.array([0, 0, 2, 2, 5, 5]),
+    "label_general": np.array([1, 1, 0, 0, 1, 1]),
+    "label_specific_str": ["n0", "n1", "n2", "n3", "n4", "n5"],
+    "label_general_str": ["bird", "tool"],
+}
+
+
+def pixels() -> NDArray[np.uint8]:
+    return np.random.default_rng(0).integers(0, 256, (6, 84, 84, 3), dtype=np.uint8)
+
+
+def png(image: NDArray[np.uint8], column: bool = True) -> NDArray[np.uint8]:
+    """What cv2.imencode gives: the file's bytes as uint8 [k, 1], or [k]."""
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "PNG")
+    encoded = np.frombuffer(buffer.getvalue(), np.uint8)
+    return encoded.reshape(-1, 1) if column else encoded
+
+
+def write_labels(folder: Path, labels: Any = LABELS, protocol: int = 2) -> None:
+    (folder / "train_labels.pkl").write_bytes(pickle.dumps(labels, protocol=protocol))
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+@pytest.mark.parametrize("kind", ["list", "flat list", "object array", "bytes keys"])
+def test_png_pickles(tmp_path: Path, protocol: int, kind: str) -> None:
+    images: Any = [png(image, column=kind != "flat list") for image in pixels()]
+    images[1] = png(np.zeros((84, 84, 3), np.uint8))  # short enough to be kept in memory
+    if kind == "object array":
+        array = np.empty(len(images), dtype=object)
+        array[:] = images
+        images = array
+    labels: Any = LABELS
+    if kind == "bytes keys":
+        labels = {key.encode(): value for key, value in LABELS.items()}
+        labels[b"label_general_str"] = [b"bird", b"tool"]
+    (tmp_path / "train_images_png.pkl").write_bytes(pickle.dumps(images, protocol=protocol))
+    write_labels(tmp_path, labels, protocol)
+    assert find_source(tmp_path).kind == "tiered-ImageNet"
+    prepare(tmp_path, tmp_path / "store", workers=1)
+    table = open_store(tmp_path / "store")["train"]
+    expected = pixels()
+    expected[1] = 0
+    np.testing.assert_array_equal(table.images.numpy(), expected)
+    assert table.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    assert table.class_names == ("n0", "n2", "n5")
+    assert table.categories == ("tool", "bird", "tool")
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_npz_is_turned_from_blue_first(tmp_path: Path, save: Any) -> None:
+    save(tmp_path / "train_images.npz", images=pixels()[..., ::-1])
+    write_labels(tmp_path, {"labels": [3, 3, 3, 4, 4, 4]})
+    prepare(tmp_path, tmp_path / "store", workers=1)
+    table = open_store(tmp_path / "store")["train"]
+    np.testing.assert_array_equal(table.images.numpy(), pixels())
+    assert table.class_names == ("3", "4")
+    assert table.categories is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ({"other": 1}, "neither label_specific nor labels but other"),
+        ([1], "no dictionary"),
+        ({"labels": [1, 2]}, "6 images but 2 labels"),
+        ({"labels": ["a"] * 6}, "no list of whole numbers"),
+        ({**LABELS, "label_specific_str": ["n0"]}, "no text for every label"),
+    ],
+)
+def test_odd_labels(tmp_path: Path, labels: Any, message: str) -> None:
+    np.savez(tmp_path / "train_images.npz", images=pixels())
+    write_labels(tmp_path, labels)
+    with pytest.raises(DertsError, match=message):
+        prepare(tmp_path, tmp_path / "store")
+
+
+def test_missing_labels_and_odd_images(tmp_path: Path) -> None:
+    (tmp_path / "train_images_png.pkl").write_bytes(pickle.dumps([1, 2]))
+    with pytest.raises(DertsError, match=r"train_labels.pkl is not: download it too"):
+        prepare(tmp_path, tmp_path / "store")
+    write_labels(tmp_path)
+    with pytest.raises(DertsError, match="no list of encoded images"):
+        prepare(tmp_path, tmp_path / "store")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
+@pytest.mark.parametrize("kind", ["pickle", "npz"])
+def test_memory_stays_far_below_the_data(tmp_path: Path, kind: str) -> None:
+    """240 MB of images are listed, and a chunk read, within 60 MB."""
+    count = 12_000
+    image = png(pixels()[0])
+    labels = {"labels": np.zeros(count, dtype=np.int64)}
+    if kind == "pickle":
+        with (tmp_path / "train_images_png.pkl").open("wb") as file:
+            # Distinct objects, as in the real file: the pickler must not refer to the first.
+            pickle.dump([image.copy() for _ in range(count)], file, protocol=4)
+    else:
+        images = np.lib.format.open_memmap(
+            tmp_path / "images.npy", mode="w+", dtype=np.uint8, shape=(count, 84, 84, 3)
+        )
+        images[:] = pixels()[0]
+        np.savez_compressed(tmp_path / "train_images.npz", images=images)
+    write_labels(tmp_path, labels)
+    script = (
+        "import sys, pathlib\n"
+        "from derts.data.source import Listing\n"
+        "from derts.data.find import find_source\n"
+        "def peak():\n"
+        "    lines = open('/proc/self/status').read().splitlines()\n"
+        "    return int(next(l for l in lines if l.startswith('VmHWM')).split()[1]) / 1024\n"
+        "before = peak()\n"
+        "path = pathlib.Path(sys.argv[1])\n"
+        "images = find_source(path).splits(Listing(path / 'scratch'))['train'].images\n"
+        "assert len([images.read(index) for index in range(128)]) == 128\n"
+        "print(len(images), peak() - before)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    assert int(output[0]) == count
+    assert float(output[1]) < 60

@@ -1,0 +1,100 @@
+"""Any torch Dataset of images and labels becomes an ImageTable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset, IterableDataset
+
+from derts.data import from_dataset
+from derts.errors import DertsError
+
+
+class Pairs(Dataset[Any]):
+    def __init__(self, *pairs: Any) -> None:
+        self.pairs = pairs
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.pairs[index]
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        yield Image.new("L", (9, 9), 200), 1
+        yield Image.new("L", (9, 9), 100), np.int64(0)
+
+
+IMAGE = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        IMAGE,
+        Image.fromarray(IMAGE),
+        torch.from_numpy(IMAGE).permute(2, 0, 1),
+        torch.from_numpy(IMAGE).permute(2, 0, 1).float() / 255,
+        torch.from_numpy(IMAGE).permute(2, 0, 1).double() / 255,
+    ],
+    ids=lambda image: f"{type(image).__name__} {getattr(image, 'dtype', '')}",
+)
+def test_kinds_of_images(image: Any) -> None:
+    table = from_dataset(Pairs((image, 3), (image, torch.tensor(3)), (image, -1)), split="mine")
+    np.testing.assert_array_equal(table.images[1].numpy(), IMAGE)
+    assert table.labels.tolist() == [1, 1, 0]
+    assert (table.class_names, table.split) == (("-1", "3"), "mine")
+
+
+def test_iterable_and_gray() -> None:
+    table = from_dataset(Stream())
+    assert table.image_shape == (9, 9, 1)
+    assert table.images[:, 0, 0, 0].tolist() == [200, 100]
+    assert from_dataset(Stream(), size=4, grayscale=False).image_shape == (4, 4, 3)
+
+
+def test_gray_tensors_and_arrays_without_channels() -> None:
+    assert from_dataset(Pairs((torch.zeros(5, 5), 0))).image_shape == (5, 5, 1)
+    assert from_dataset(Pairs((np.zeros((5, 5), np.uint8), 0))).image_shape == (5, 5, 1)
+
+
+def test_names() -> None:
+    pairs = Pairs((IMAGE, 0), (IMAGE, 2))
+    pairs.classes = ["zero", "one", "two"]  # type: ignore[attr-defined]
+    assert from_dataset(pairs).class_names == ("zero", "two")
+    assert from_dataset(pairs, class_names=["a", "b"]).class_names == ("a", "b")
+    assert from_dataset(pairs, class_names=["a", "b", "c"]).class_names == ("a", "c")
+    with pytest.raises(DertsError, match="one name per label"):
+        from_dataset(pairs, class_names=["a"])
+
+
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        ((torch.randn(3, 8, 8), 0), "leave normalisation out"),
+        ((torch.full((3, 8, 8), torch.nan), 0), "leave normalisation out"),
+        ((torch.zeros(3, 8, 8, dtype=torch.int64), 0), "give a Pillow image"),
+        ((torch.zeros(5, 8, 8), 0), "give a Pillow image"),
+        ((np.zeros((8, 8, 3)), 0), "give a Pillow image"),
+        (("a", 0), "give a Pillow image"),
+        ((IMAGE, "cat"), "not a whole number"),
+        ((IMAGE, torch.tensor([1, 2])), "not a whole number"),
+        (IMAGE, "no pair"),
+        ({"image": IMAGE}, "no pair"),
+    ],
+)
+def test_odd_samples(sample: Any, message: str) -> None:
+    with pytest.raises(DertsError, match=message):
+        from_dataset(Pairs(sample))
+
+
+def test_empty() -> None:
+    with pytest.raises(DertsError, match="is empty"):
+        from_dataset(Pairs())
