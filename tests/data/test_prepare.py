@@ -83,6 +83,7 @@ def test_untidy_folders(class_folders: MakeImages, tmp_path: Path) -> None:
     (source / "a" / "deeper" / "still").mkdir(parents=True)
     Image.new("L", (9, 9)).save(source / "a" / "deeper" / "still" / "x.png")
     (source / "a" / "deeper" / "loop").symlink_to(source / "a")
+    (source / "loop").symlink_to(source)
     done = prepare(source, tmp_path / "store", size=8, workers=1)
     tables = open_store(tmp_path / "store")
     counts = {
@@ -211,11 +212,11 @@ def test_other_settings_or_images_start_over(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send there")
 def test_control_c_ends_workers_and_can_go_on(class_folders: MakeImages, tmp_path: Path) -> None:
-    source = class_folders("source", "abc", count=1500, side=40)
+    source = class_folders("source", "abc", count=250)
     script = tmp_path / "script.py"
     script.write_text(
         "import sys\nfrom derts.data import prepare\nif __name__ == '__main__':\n"
-        "    prepare(sys.argv[1], sys.argv[2], size=80, workers=2)\n"
+        "    prepare(sys.argv[1], sys.argv[2], size=400, workers=2)\n"
     )
     command = [sys.executable, str(script), str(source), str(tmp_path / "store")]
     child = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -228,7 +229,7 @@ def test_control_c_ends_workers_and_can_go_on(class_folders: MakeImages, tmp_pat
     os.killpg(child.pid, signal.SIGINT)
     child.wait(timeout=10)
     assert not (tmp_path / "store").exists(), "it finished before it was interrupted"
-    done = prepare(source, tmp_path / "store", size=80, workers=1)
+    done = prepare(source, tmp_path / "store", size=400, workers=1)
     assert done.resumed_images > 0
     verify_store(tmp_path / "store")
 
@@ -277,3 +278,20 @@ def test_forbidden_destination(class_folders: MakeImages, tmp_path: Path) -> Non
     closed.mkdir(mode=0o500)
     with pytest.raises(DertsError, match="choose another destination"):
         prepare(class_folders("source"), closed / "store")
+
+
+def test_destination_below_a_file(class_folders: MakeImages, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DertsError, match=r"cannot write .*file"):
+        prepare(class_folders("source"), tmp_path / "file" / "store")
+
+
+def test_script_without_a_main_guard(class_folders: MakeImages, tmp_path: Path) -> None:
+    source = class_folders("source", "abc", count=100)
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from derts.data import prepare\n"
+        f"prepare({str(source)!r}, {str(tmp_path / 'x')!r}, workers=2)\n"
+    )
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert "DertsError: a worker process ended unexpectedly: in a script, call" in ended.stderr

@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from derts.data.safe_pickle import PickledArray, Stretch
+from derts.data.pickled_array import PickledArray, Stretch
 from derts.data.source import PackedImages
 from derts.errors import DertsError
 

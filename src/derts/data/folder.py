@@ -137,8 +137,14 @@ def _endings() -> frozenset[str]:
 
 
 def _folders(path: Path) -> list[Path]:
+    """The folders in a folder, without hidden ones and links back to where we came from."""
+    here = path.resolve()
     return sorted(
-        child for child in path.iterdir() if child.is_dir() and not child.name.startswith(".")
+        child
+        for child in path.iterdir()
+        if not child.name.startswith(".")
+        and child.is_dir()
+        and not (child.is_symlink() and here.is_relative_to(child.resolve()))
     )
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from derts.data.flat_file import npz_member, pickled_array, read_npz
-from derts.data.safe_pickle import PickledArray, load_pickle
+from derts.data.pickled_array import PickledArray
+from derts.data.safe_pickle import load_pickle
 from derts.data.source import (
     SPLITS,
     FileImages,

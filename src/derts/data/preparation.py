@@ -134,6 +134,11 @@ class _Work:
     def image_bytes(self) -> int:
         return self.size * self.size * self.channels
 
+    @property
+    def chunk(self) -> int:
+        """Images per job: few enough that a worker's pixels stay below 32 MB."""
+        return max(1, min(_CHUNK, 32_000_000 // self.image_bytes))
+
     def shape(self, count: int) -> tuple[int, int, int, int]:
         return count, self.size, self.size, self.channels
 
@@ -156,7 +161,7 @@ class _Work:
 
     def decode(self, workers: int, progress: Progress, resumed: int) -> None:
         total = sum(len(split.labels) for split in self.splits.values())
-        if total - resumed <= 2 * _CHUNK:
+        if total - resumed <= 2 * self.chunk:
             workers = 1  # sooner done than processes are started
         title = "preparing" if not resumed else f"preparing, {resumed:,} images done before"
         with progress(title, total=total - resumed, unit="images") as advance:
@@ -167,12 +172,12 @@ class _Work:
     def _jobs(self) -> Iterator[Job]:
         for name, split in self.splits.items():
             count = len(split.labels)
-            for start in range(0, count, _CHUNK):
+            for start in range(0, count, self.chunk):
                 if (name, start) not in self.journal.finished:
                     yield Job(
                         name,
                         start,
-                        split.images.part(start, min(start + _CHUNK, count)),
+                        split.images.part(start, min(start + self.chunk, count)),
                         self.size,
                         self.channels,
                         self.partial / f"{name}.npy",
@@ -230,8 +235,9 @@ class _Work:
         pixels = np.load(whole, mmap_mode="r", allow_pickle=False)
         with compact.open("wb") as file:
             write_header(file, self.shape(int(keep.sum())))
-            for start in range(0, len(keep), _CHUNK):
-                file.write(pixels[start : start + _CHUNK][keep[start : start + _CHUNK]].tobytes())
+            for start in range(0, len(keep), self.chunk):
+                part = slice(start, start + self.chunk)
+                file.write(pixels[part][keep[part]].tobytes())
         # From here on the chunks' places are wrong: an interruption must start over.
         self.journal.path.write_text("", encoding="utf-8")
         compact.replace(whole)

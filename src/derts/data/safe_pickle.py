@@ -8,140 +8,17 @@ takes the memory of 450,000 places. Worker processes may import this: no torch.
 
 from __future__ import annotations
 
-import math
 import pickle
-import re
 import struct
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from derts.data.pickled_array import STAND_INS, PickledArray, PickledDtype, Stretch
 from derts.errors import DertsError
 
 # Shorter texts (labels, class names) and byte strings are worth having at once.
 _LONG_TEXT, _LONG_BYTES = 1024, 256
-_DTYPE = re.compile(r"[|<>=]?(?:[?bBhHiIlLqQefdSUO]|[biufSUO]\d+)")
-_ORDER = re.compile(r"[|<>=]")
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """A stretch of the file: raw bytes, or latin-1 text in UTF-8 where is_text."""
-
-    offset: int
-    length: int
-    is_text: bool = False
-
-
-class PickledArray:
-    """An array's description: its dtype, its shape and where its values are."""
-
-    __slots__ = ("dtype", "is_fortran", "shape", "values")
-
-    def __init__(self) -> None:
-        self.shape: tuple[int, ...] = ()
-        self.dtype: np.dtype[Any] = np.dtype(np.uint8)
-        self.is_fortran = False
-        self.values: Stretch | bytes | list[Any] = b""
-
-    def set_state(self, state: Any) -> None:
-        _, self.shape, dtype, self.is_fortran, values = state
-        if type(self.shape) is not tuple or not all(type(side) is int for side in self.shape):
-            raise pickle.UnpicklingError("an array's shape is no tuple of whole numbers")
-        self.dtype = dtype.numpy()
-        # Python 2 wrote bytes as strings.
-        self.values = values.encode("latin-1") if isinstance(values, str) else values
-        if (self.dtype.kind == "O") != isinstance(self.values, list):
-            raise pickle.UnpicklingError("an array's values do not fit its dtype")
-
-    def numpy(self, path: Path) -> NDArray[Any]:
-        """The array itself, read from the pickle at `path`; not for arrays of objects."""
-        values = self.values
-        if isinstance(values, list):
-            raise DertsError(f"{path} has an array of objects where numbers belong: rebuild it")
-        content = read_stretch(path, values) if isinstance(values, Stretch) else values
-        if len(content) != math.prod(self.shape) * self.dtype.itemsize:
-            raise DertsError(f"{path} has an array that does not fill its shape: download it again")
-        flat: NDArray[Any] = np.frombuffer(content, self.dtype)
-        return flat.reshape(self.shape, order="F" if self.is_fortran else "C")
-
-
-class _Dtype:
-    """A dtype while its pickle is read: the code comes first, the byte order later."""
-
-    def __init__(self, code: str) -> None:
-        self.code, self.order = code, ""
-
-    def set_state(self, state: Any) -> None:
-        if state[2:5] != (None, None, None) or not _ORDER.fullmatch(str(state[1])):
-            raise pickle.UnpicklingError("a structured dtype")
-        self.order = state[1]
-        if self.code in ("S", "U") and state[5] > 0:  # Python 2 gave the length apart
-            self.code += str(state[5] // (4 if self.code == "U" else 1))
-
-    def numpy(self) -> np.dtype[Any]:
-        dtype = np.dtype(self.code)
-        return dtype if self.order in ("", "|") else dtype.newbyteorder(self.order)  # type: ignore[arg-type]
-
-
-def _make_dtype(code: Any, *_: Any) -> _Dtype:
-    text = code.decode("latin-1") if isinstance(code, bytes) else code
-    if not isinstance(text, str) or not _DTYPE.fullmatch(text):
-        raise pickle.UnpicklingError(f"the dtype {text!r:.40}")
-    return _Dtype(text)
-
-
-def _make_array(*_: Any) -> PickledArray:
-    return PickledArray()
-
-
-def _array_from_buffer(values: Any, dtype: _Dtype, shape: Any, order: str) -> PickledArray:
-    array = PickledArray()
-    array.set_state((1, shape, dtype, order == "F", values))
-    return array
-
-
-def _make_scalar(dtype: _Dtype, values: Any) -> Any:
-    content = values.encode("latin-1") if isinstance(values, str) else values
-    return np.frombuffer(content, dtype.numpy(), count=1)[0].item()
-
-
-def _encode(text: Any, encoding: str = "latin1") -> bytes | Stretch:
-    """What Python 3 calls to write bytes at protocol 2."""
-    if encoding not in ("latin1", "latin-1"):
-        raise pickle.UnpicklingError(f"the encoding {encoding!r:.40}")
-    if isinstance(text, Stretch):
-        return text
-    encoded: bytes = str.encode(text, "latin-1")
-    return encoded
-
-
-def _no_bytes() -> bytes:
-    """What Python 3 calls to write empty bytes at protocol 2."""
-    return b""
-
-
-def _no_class(*_: Any) -> None:
-    raise pickle.UnpicklingError("an array made by calling its class")
-
-
-_STAND_INS: dict[tuple[str, str], Callable[..., Any]] = {
-    ("numpy", "dtype"): _make_dtype,
-    ("numpy", "ndarray"): _no_class,  # only ever an argument of _reconstruct
-    ("_codecs", "encode"): _encode,
-    ("collections", "OrderedDict"): OrderedDict,
-    ("builtins", "bytes"): _no_bytes,
-    ("__builtin__", "bytes"): _no_bytes,
-}
-for _package in ("numpy.core", "numpy._core"):
-    _STAND_INS[f"{_package}.multiarray", "_reconstruct"] = _make_array
-    _STAND_INS[f"{_package}.multiarray", "scalar"] = _make_scalar
-    _STAND_INS[f"{_package}.numeric", "_frombuffer"] = _array_from_buffer
 
 
 class _ForbiddenError(Exception):
@@ -156,12 +33,13 @@ class _SafeUnpickler(pickle._Unpickler):
     def __init__(self, file: BinaryIO, size: int) -> None:
         super().__init__(file, encoding="latin-1")
         self._source, self._size = file, size
+        self._kept: list[Any] = []
 
     def find_class(self, module: str, name: str, /) -> Any:
         try:
-            return _STAND_INS[module, name]
+            return STAND_INS[module, name]
         except KeyError:
-            raise _ForbiddenError(f"{module}.{name}") from None
+            raise _ForbiddenError(_one_line(f"{module}.{name}")) from None
 
     def persistent_load(self, pid: Any) -> Any:
         raise _ForbiddenError("a persistent id")
@@ -176,6 +54,33 @@ class _SafeUnpickler(pickle._Unpickler):
         # Frames only say how much to read ahead. Without them a position is one in the file.
         self._exactly(8)
 
+    def _keep(self) -> None:
+        """Note the top of the stack under the next number, for a later reference to it."""
+        self._kept.append(self._referable())
+
+    def _keep_as(self, size_format: str) -> None:
+        (number,) = struct.unpack(size_format, self._exactly(struct.calcsize(size_format)))
+        # Python 2 counts from one; a pickle that leaves larger gaps was not made by pickling.
+        if number > len(self._kept) + 1:
+            raise pickle.UnpicklingError("a gap in its references")
+        self._kept += [None] * (number + 1 - len(self._kept))
+        self._kept[number] = self._referable()
+
+    def _referable(self) -> Any:
+        # An array's raw bytes and state are written once each and never referred to again: to
+        # keep them for every one of 450,000 images would take half a gigabyte.
+        top = self.stack[-1]
+        if type(top) is Stretch or (type(top) is tuple and Stretch in map(type, top)):
+            return None
+        return top
+
+    def _fetch(self, size_format: str) -> None:
+        (number,) = struct.unpack(size_format, self._exactly(struct.calcsize(size_format)))
+        kept = self._kept[number]
+        if kept is None:
+            raise pickle.UnpicklingError("a reference to nothing")
+        self.stack.append(kept)
+
     def _exactly(self, length: int) -> bytes:
         if length > self._size - self._source.tell():
             raise EOFError
@@ -184,7 +89,7 @@ class _SafeUnpickler(pickle._Unpickler):
     def _build(self) -> None:
         state = self.stack.pop()
         target = self.stack[-1]
-        if not isinstance(target, (PickledArray, _Dtype)):
+        if not isinstance(target, (PickledArray, PickledDtype)):
             raise _ForbiddenError(f"a state for a {type(target).__name__}")
         target.set_state(state)
 
@@ -201,6 +106,10 @@ class _SafeUnpickler(pickle._Unpickler):
             self._source.seek(offset + length)
 
 
+def _with_size(load: Callable[[Any, str], None], size_format: str) -> Callable[[Any], None]:
+    return lambda unpickler: load(unpickler, size_format)
+
+
 def _payload_loader(size_format: str, is_text: bool) -> Callable[[Any], None]:
     return lambda unpickler: unpickler._payload(size_format, is_text)
 
@@ -214,6 +123,14 @@ for _opcode, _format, _is_text in (
     (pickle.BINUNICODE8, "<Q", True),
 ):
     _SafeUnpickler.dispatch[_opcode[0]] = _payload_loader(_format, _is_text)
+for _opcode, _load, _format in (
+    (pickle.BINPUT, _SafeUnpickler._keep_as, "<B"),
+    (pickle.LONG_BINPUT, _SafeUnpickler._keep_as, "<I"),
+    (pickle.BINGET, _SafeUnpickler._fetch, "<B"),
+    (pickle.LONG_BINGET, _SafeUnpickler._fetch, "<I"),
+):
+    _SafeUnpickler.dispatch[_opcode[0]] = _with_size(_load, _format)
+_SafeUnpickler.dispatch[pickle.MEMOIZE[0]] = _SafeUnpickler._keep
 _SafeUnpickler.dispatch[pickle.FRAME[0]] = _SafeUnpickler._skip_frame
 _SafeUnpickler.dispatch[pickle.BUILD[0]] = _SafeUnpickler._build
 for _opcode in (pickle.EXT1, pickle.EXT2, pickle.EXT4):
@@ -226,6 +143,7 @@ def load_pickle(path: Path) -> Any:
     """The pickle's containers and scalars, with a PickledArray for every array.
 
     >>> import pickle, tempfile
+    >>> import numpy as np
     >>> path = Path(tempfile.mkdtemp()) / "a.pkl"
     >>> _ = path.write_bytes(pickle.dumps({"labels": np.arange(3, dtype=np.int32)}))
     >>> load_pickle(path)["labels"].numpy(path)
@@ -242,15 +160,12 @@ def load_pickle(path: Path) -> Any:
     except OSError as error:
         raise DertsError(f"cannot read {path} ({error.strerror}): check the file") from error
     except Exception as error:
+        reason = _one_line(str(error)) or type(error).__name__
         raise DertsError(
-            f"{path} is cut short or no pickle of arrays ({error or type(error).__name__}): "
-            "download it again"
+            f"{path} is cut short or no pickle of arrays ({reason}): download it again"
         ) from error
 
 
-def read_stretch(path: Path, stretch: Stretch) -> bytes:
-    """The bytes of one stretch of the pickle at `path`."""
-    with path.open("rb") as file:
-        file.seek(stretch.offset)
-        content = file.read(stretch.length)
-    return content.decode("utf-8").encode("latin-1") if stretch.is_text else content
+def _one_line(text: str) -> str:
+    """Text from an untrusted file, fit to be shown."""
+    return text[:100].encode("unicode_escape").decode("ascii")

@@ -46,6 +46,13 @@ class ImageTable:
                 f"{len(self.images)} images but labels of shape {list(self.labels.shape)}: "
                 "give one label per image"
             )
+        if self.labels.dtype != torch.int64:
+            raise DertsError(f"labels are {self.labels.dtype}: convert them with labels.long()")
+        if self.categories is not None and len(self.categories) != len(self.class_names):
+            raise DertsError(
+                f"{len(self.categories)} categories for {len(self.class_names)} classes: "
+                "give one super-category per class, or none at all"
+            )
         if len(self.labels) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(
             self.class_names
         ):

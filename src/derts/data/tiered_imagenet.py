@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from derts.data.flat_file import npz_member
-from derts.data.safe_pickle import PickledArray, Stretch, load_pickle, read_stretch
+from derts.data.pickled_array import PickledArray, Stretch, read_stretch
+from derts.data.safe_pickle import load_pickle
 from derts.data.source import SPLITS, Images, Listing, PackedImages, Source, Split, check_counts
 from derts.errors import DertsError
 
@@ -55,7 +56,7 @@ def _list_split(split: str, path: Path, scratch: Path) -> Split:
         images = _png_images(path, scratch)
     check_counts(split, len(images), len(labels), f"download {label_path.name} again")
     numbers, labels = np.unique(labels, return_inverse=True)
-    class_names = _names(fields, "label_specific_str", numbers, label_path)
+    class_names = _unique(_names(fields, "label_specific_str", numbers, label_path))
     return Split(
         class_names,
         labels.astype(np.int64),
@@ -114,6 +115,20 @@ def _names(
     if not isinstance(texts, list) or len(texts) <= int(numbers.max(initial=0)):
         raise DertsError(f"{key} in {path} has no text for every label: download it again")
     return tuple(_text(texts[number], path) for number in numbers.tolist())
+
+
+def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Two kinds of crane are two classes: later ones are numbered.
+
+    >>> _unique(("crane", "dog", "crane"))
+    ('crane', 'dog', 'crane (2)')
+    """
+    seen: dict[str, int] = {}
+    unique = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        unique.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return tuple(unique)
 
 
 def _categories(

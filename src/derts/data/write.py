@@ -94,7 +94,7 @@ def remove_folder(folder: Path) -> None:
 
 @contextmanager
 def disk_errors(destination: Path) -> Iterator[None]:
-    """Turn a full disk or a forbidden place into a DertsError."""
+    """Turn a full disk, a forbidden place and the like into a DertsError."""
     try:
         yield
     except OSError as error:
@@ -103,11 +103,16 @@ def disk_errors(destination: Path) -> Iterator[None]:
                 f"the disk of {destination} is full: free some space or choose another "
                 "destination, then run the same command to continue"
             ) from error
-        if isinstance(error, (PermissionError, NotADirectoryError)) or error.errno == errno.EROFS:
+        place = error.filename or destination
+        if str(place).startswith(str(destination)):
             raise DertsError(
-                f"cannot write {destination} ({error.strerror}): choose another destination"
+                f"cannot write {place} ({error.strerror}): choose another destination, or make "
+                "this one writable"
             ) from error
-        raise
+        raise DertsError(
+            f"cannot read {place} ({error.strerror}): make it readable, then run the same command "
+            "to continue"
+        ) from error
 
 
 def write_header(file: IO[bytes], shape: tuple[int, ...]) -> None:
