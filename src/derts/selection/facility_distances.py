@@ -26,6 +26,7 @@ Part = TypeVar("Part")
 
 DIRECT_DIMENSIONS = 24  # up to here differences are as fast as a matrix product, and exact
 BLOCK_ENTRIES = 1 << 16  # a block and its scratch stay in the second-level cache
+PRODUCT_ROWS = 256  # a matrix product of fewer rows waits for memory
 CLOSE = 2.0**-20  # squared distance, of at most 1, below which a product is too inexact
 # Relative error of float32 sums of terms none of which is negative, 1024 at most in sequence.
 QUICK_ERROR = 1032 * 2.0**-24
@@ -36,6 +37,8 @@ class Matrix(Protocol):
 
     count: int
     scale: float
+    cheap_rows: bool
+    """Whether one row costs about its share of many rows."""
 
     def row(self, index: int) -> Floats:
         """Distances of one row to all rows, float32 [N]; not to be changed."""
@@ -109,11 +112,16 @@ class Distances:
         self._rounder = np.float32(rounder(self.count))
         self._height = max(1, min(self.count, max(4, BLOCK_ENTRIES // self.count)))
         self._workers = max(1, torch.get_num_threads()) if self.count > 500 else 1
+        self.cheap_rows = self._by_differences
+        self._pool = ThreadPoolExecutor(self._workers)
         self._kept: Floats | None = None
         if 4 * self.count**2 <= memory_limit_gib * 2**30:
             kept: Floats = np.empty((self.count, self.count), np.float32)
             (self._fill if self._by_differences else self._fill_symmetric)(kept)
             self._kept = kept
+            self.cheap_rows = True
+        if not self.cheap_rows:
+            self._height = min(self.count, PRODUCT_ROWS)
 
     def _fill(self, matrix: Floats) -> None:
         self._each(lambda rows, scratch: self._compute(rows, 0, matrix[rows], scratch[0]))
@@ -140,13 +148,12 @@ class Distances:
             return [work(block, scratch[:, : block.stop - block.start]) for block in some]
 
         # Matrix products bring their own threads.
-        workers = self._workers if self._by_differences or self._kept is not None else 1
+        workers = self._workers if self.cheap_rows else 1
         if workers == 1 or len(blocks) < 2 * workers:
             return job(blocks)
         share = -(-len(blocks) // workers)
-        with ThreadPoolExecutor(workers) as pool:
-            shares = (blocks[a : a + share] for a in range(0, len(blocks), share))
-            return [part for parts in pool.map(job, shares) for part in parts]
+        shares = (blocks[a : a + share] for a in range(0, len(blocks), share))
+        return [part for parts in self._pool.map(job, shares) for part in parts]
 
     def _compute(self, rows: slice | Integers, first: int, out: Floats, scratch: Floats) -> Floats:
         if self._by_differences:
@@ -206,9 +213,13 @@ class Distances:
         return np.concatenate(sums).astype(np.float64), float(max(largest))
 
     def gains(self, cap: Floats) -> Doubles:
+        # A maximum with a whole block of zeros is four times as fast as one with a number.
+        zeros = np.zeros((self._height, self.count), np.float32)
+
         def work(rows: slice, scratch: Floats) -> Floats:
             positive = np.subtract(cap, self._view(rows, scratch), out=scratch[0])
-            summed: Floats = np.maximum(positive, 0, out=positive).sum(1)
+            np.maximum(positive, zeros[: len(positive)], out=positive)
+            summed: Floats = positive.sum(1)
             return summed
 
         return np.concatenate(self._each(work)).astype(np.float64)
@@ -239,14 +250,14 @@ class Distances:
         self, indices: Integers, low: Floats, high: Floats, part: slice, scratch: Floats
     ) -> Floats:
         block = self._gather(indices[part], scratch)
-        np.minimum(np.maximum(block, low[part], out=block), high[part], out=block)
+        np.clip(block, low[part], high[part], out=block)
         summed: Floats = np.subtract(high[part], block, out=block).sum(0)
         return summed
 
     def below(self, cap: Floats) -> Entries:
         def work(rows: slice, scratch: Floats) -> Entries:
             block = self._view(rows, scratch)
-            flat = np.flatnonzero(block < cap[rows, None])
+            flat = np.less(block, cap[rows, None]).reshape(-1).nonzero()[0]
             ends = np.searchsorted(flat, np.arange(1, len(block) + 1) * self.count)
             values = block.reshape(-1).take(flat)
             return (flat % self.count).astype(np.int32), values, np.diff(ends, prepend=0)

@@ -77,7 +77,7 @@ def assign(distances: Matrix, picks: Integers, nearest: Floats) -> Integers:
     """
     owner = np.full(distances.count, distances.count)
     ordered = np.sort(picks)
-    height = max(1, (1 << 18) // distances.count)
+    height = max(1, (1 << 16) // distances.count)
     for start in range(0, len(ordered), height):
         some = ordered[start : start + height]
         flat = np.flatnonzero(distances.rows(some) == nearest)

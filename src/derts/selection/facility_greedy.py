@@ -14,9 +14,10 @@ import numpy as np
 
 from derts.selection.facility_distances import QUICK_ERROR, Doubles, Floats, Integers, Matrix
 
-DENSE_PICKS = 8
+DENSE_PICKS = 16
 BYTES_PER_ENTRY = 24  # column and value, and the copies while the lists are made
 SAMPLED_ROWS = 64
+PREFETCHED_ROWS = 64
 
 
 class Greedy:
@@ -35,6 +36,7 @@ class Greedy:
         self.error = QUICK_ERROR * float(sums.max())
         self.picks: list[int] = []
         self.picked_gains: list[float] = []
+        self._prefetched: dict[int, Floats] = {}
 
     def _take(self, pick: int, gain: float) -> None:
         self.picks.append(pick)
@@ -78,8 +80,8 @@ class Greedy:
         for _ in range(k - len(self.picks)):
             pick = int(gains.argmax())
             self._take(pick, float(gains[pick]))
+            row = self._row(pick, gains)
             gains[pick] = -np.inf
-            row = self.distances.row(pick)
             changed = (row < nearest).nonzero()[0]
             if not len(changed):
                 continue
@@ -93,6 +95,17 @@ class Greedy:
             np.minimum(clipped, high, out=clipped)
             lost = np.subtract(high, clipped, dtype=np.float64)
             np.subtract.at(gains, np.concatenate([listed[j] for j in rows]), lost)
+
+    def _row(self, pick: int, gains: Doubles) -> Floats:
+        """The pick's row; where a row alone is dear, with those of the next likely picks."""
+        if self.distances.cheap_rows:
+            return self.distances.row(pick)
+        if pick not in self._prefetched:
+            likely = np.argpartition(gains, -min(PREFETCHED_ROWS, len(gains)))[-PREFETCHED_ROWS:]
+            likely = np.union1d(likely, [pick])
+            rows = self.distances.rows(likely)
+            self._prefetched = dict(zip(likely.tolist(), rows, strict=True))
+        return self._prefetched[pick]
 
     def entries(self) -> int:
         """About how many pairs the lists would hold now, from evenly spread rows."""

@@ -1,0 +1,288 @@
+"""Selection against apricot, submodlib and FasterPAM: time, objective and memory.
+
+    python benchmarks/selection.py                 # all sizes; results/selection-cpu.json, docs
+    python benchmarks/selection.py --quick         # tiny sizes, writes nothing
+    python benchmarks/selection.py --document      # table and figure again from the JSON
+
+Every case runs in a process of its own, so that its peak memory is its own. All peers get the
+same distances: similarities dmax − D (apricot's own "euclidean" is squared, submodlib's is
+exp(−D/d)). All are judged by the same objective, the sum of distances to the nearest selected row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from derts.selection.facility_distances import Distances
+from derts.selection.facility_engines import assign
+from derts.selection.facility_greedy import greedy
+from derts.selection.facility_location import select
+
+ROOT = Path(__file__).resolve().parents[1]
+JSON, TABLE = ROOT / "results/selection-cpu.json", ROOT / "docs/selection.md"
+FIGURE = ROOT / "docs/figures/selection.png"
+SIZES, DIMENSIONS, SHARE = (1_000, 3_200, 10_000, 32_000), (5, 500), 0.3
+OURS = "derts greedy, distances given"
+METHODS = {
+    "derts greedy": "derts",
+    OURS: "derts",
+    "derts stochastic": "derts",
+    "apricot lazy": "apricot",
+    "apricot stochastic": "apricot",
+    "submodlib lazy": "submodlib",
+    "submodlib stochastic": "submodlib",
+    "FasterPAM": "kmedoids",
+}
+Case = dict[str, Any]
+Matrix = NDArray[Any]
+
+
+def kilobytes(name: str) -> int:
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in status if line.startswith(name))
+
+
+def prepare(method: str, points: torch.Tensor, k: int) -> Callable[[], Any]:
+    """Everything that is given, outside the timing; calling the result selects k rows."""
+    if method == "derts greedy":
+        return lambda: select(points, k).indices.numpy()
+    if method == "derts stochastic":
+        return lambda: select(points, k, engine="stochastic").indices.numpy()
+    given = Distances(points, memory_limit_gib=8)
+    if method == OURS:
+
+        def ours() -> Matrix:
+            picks, _, nearest = greedy(given, k, 8)
+            assign(given, picks, nearest)
+            return picks
+
+        return ours
+    matrix = given.rows(np.arange(len(points)))
+    if method == "FasterPAM":
+        import kmedoids
+
+        return lambda: kmedoids.fasterpam(matrix, k, random_state=0).medoids
+    similarity = matrix.max().astype(np.float64) - matrix
+    kind = method.split()[1]
+    if method.startswith("apricot"):
+        from apricot import FacilityLocationSelection
+
+        def apricot() -> Any:
+            chosen = FacilityLocationSelection(
+                k,
+                metric="precomputed",
+                optimizer=kind,
+                optimizer_kwds={"epsilon": 0.01} if kind == "stochastic" else {},
+                random_state=0,
+            )
+            return chosen.fit(similarity).ranking
+
+        return apricot
+    from submodlib import FacilityLocationFunction
+
+    single = similarity.astype(np.float32)
+
+    def submodlib() -> Any:
+        function = FacilityLocationFunction(
+            n=len(single), mode="dense", separate_rep=False, sijs=single, pybind_mode="array"
+        )
+        pairs = function.maximize(
+            budget=k, optimizer=f"{kind.title()}Greedy", epsilon=0.01, show_progress=False
+        )
+        return [index for index, _ in pairs]
+
+    return submodlib
+
+
+def run_case(case: Case) -> Case:
+    """Runs in its own process."""
+    count, dimensions = case["rows"], case["dimensions"]
+    generator = torch.Generator().manual_seed(0)
+    warm = torch.randn(64, dimensions, generator=generator)
+    prepare(case["method"], warm, 8)()  # compiles what compiles itself
+    points = torch.randn(count, dimensions, generator=generator)
+    run = prepare(case["method"], points, int(SHARE * count))
+    Path("/proc/self/clear_refs").write_text("5")
+    before, seconds, picks = kilobytes("VmRSS"), [], None
+    for _ in range(case["repeats"]):
+        start = time.perf_counter()
+        picks = run()
+        seconds.append(time.perf_counter() - start)
+    peak = max(0, kilobytes("VmHWM") - before) / 2**20
+    chosen = points[torch.as_tensor(np.asarray(picks, dtype=np.int64))].double()
+    objective = sum(
+        float(torch.cdist(part.double(), chosen).min(1).values.sum()) for part in points.split(500)
+    )
+    return {
+        **case,
+        "selected": len(set(np.asarray(picks).tolist())),
+        "seconds": statistics.median(seconds),
+        "all_seconds": seconds,
+        "peak_gib": peak,
+        "objective": objective,
+    }
+
+
+def measure(case: Case, limit: float) -> Case:
+    command = [sys.executable, __file__, "--case", json.dumps(case)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=case["repeats"] * limit + 60
+        )
+    except subprocess.TimeoutExpired:
+        return {**case, "skipped": f"took longer than {limit:.0f} s"}
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["killed"])[-1]
+        return {**case, "skipped": f"failed: {reason}"}
+    measured: Case = json.loads(done.stdout.splitlines()[-1])
+    return measured
+
+
+def plan(case: Case, earlier: list[Case], arguments: argparse.Namespace) -> str | None:
+    """Why a case is not run, or None."""
+    package = METHODS[case["method"]]
+    if case["method"] in ("derts greedy", OURS):
+        return None
+    if importlib.util.find_spec(package) is None:
+        return f"{package} is not installed"
+    # float32 distances, float64 similarities and what they were made from
+    if package != "derts" and case["rows"] ** 2 * 16 > arguments.memory * 2**30:
+        return f"needs more than {arguments.memory:.0f} GiB"
+    same = [
+        past
+        for past in earlier
+        if past["method"] == case["method"] and past["dimensions"] == case["dimensions"]
+    ]
+    if same:
+        # Lazy greedy grew by N^2.6 where it was measured.
+        predicted = same[-1].get("seconds", np.inf) * (case["rows"] / same[-1]["rows"]) ** 2.6
+        if predicted > arguments.limit:
+            return f"predicted {predicted:.0f} s, limit {arguments.limit:.0f} s"
+    return None
+
+
+def machine() -> dict[str, Any]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(":")[1].strip() for line in lines if "model name" in line), "unknown")
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "load_at_start": os.getloadavg()[0],
+    }
+
+
+def measure_all(arguments: argparse.Namespace) -> dict[str, Any]:
+    sizes = (200,) if arguments.quick else SIZES
+    results: list[Case] = []
+    for dimensions in DIMENSIONS[:1] if arguments.quick else DIMENSIONS:
+        for rows in sizes:
+            for method in METHODS:
+                repeats = 7 if rows <= 3_200 and METHODS[method] == "derts" else 3
+                case = {"method": method, "rows": rows, "dimensions": dimensions}
+                case["repeats"] = repeats if rows <= 3_200 else 1
+                reason = plan(case, results, arguments)
+                results.append({**case, "skipped": reason} if reason else measure(case, 600))
+                print(describe(results[-1]), flush=True)
+    if not arguments.quick:
+        case = {"method": "derts greedy", "rows": 100_000, "dimensions": 5, "repeats": 1}
+        results.append(measure(case, 1800))
+        print(describe(results[-1]), flush=True)
+    return {"machine": machine(), "share": SHARE, "results": results}
+
+
+def describe(result: Case) -> str:
+    name = f"{result['method']:30} N={result['rows']:<7} d={result['dimensions']:<4}"
+    if "skipped" in result:
+        return f"{name} skipped: {result['skipped']}"
+    numbers = f"{result['seconds']:9.3f} s  {result['objective']:12.1f}"
+    return f"{name} {numbers}  {result['peak_gib']:.2f} GiB"
+
+
+def document(measured: dict[str, Any]) -> None:
+    """Writes the table between the markers of docs/selection.md, and the figure."""
+    results, about = measured["results"], measured["machine"]
+    ours = {(r["rows"], r["dimensions"]): r for r in results if r["method"] == OURS}
+    lines = [
+        f"Measured on {about['cores']} cores of {about['cpu']}, torch {about['torch']}, while "
+        f"other programs ran on them (load {about['load_at_start']:.1f} at the start); medians.",
+        "",
+        "| N | d | method | seconds | × ours | objective | peak memory, GiB |",
+        "| ---: | ---: | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for r in results:
+        start = f"| {r['rows']:,} | {r['dimensions']} | {r['method']} |"
+        if "skipped" in r:
+            lines.append(f"{start} – | – | {r['skipped']} | – |")
+            continue
+        base = ours.get((r["rows"], r["dimensions"]), {}).get("seconds")
+        ratio = f"{r['seconds'] / base:.1f}" if base else "–"
+        numbers = f"{r['seconds']:.3f} | {ratio} | {r['objective']:.1f} | {r['peak_gib']:.2f}"
+        lines.append(f"{start} {numbers} |")
+    begin, end = "<!-- benchmark -->", "<!-- end of benchmark -->"
+    before, rest = TABLE.read_text().split(begin)
+    table = "\n".join(lines)
+    TABLE.write_text(f"{before}{begin}\n{table}\n{end}{rest.split(end)[1]}")
+
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, len(DIMENSIONS), figsize=(10, 4.2), sharey=True)
+    for panel, dimensions in zip(panels, DIMENSIONS, strict=True):
+        for method, package in METHODS.items():
+            line = [
+                (r["rows"], r["seconds"])
+                for r in results
+                if r["method"] == method and r["dimensions"] == dimensions and "seconds" in r
+            ]
+            style = {"linewidth": 2.5} if package == "derts" else {"linestyle": "--"}
+            panel.loglog(*zip(*line, strict=True), marker="o", label=method, **style)
+        panel.set(title=f"d = {dimensions}, K = {SHARE} N", xlabel="rows N")
+        panel.grid(alpha=0.3)
+    panels[0].set_ylabel("seconds")
+    panels[0].legend(fontsize=8)
+    figure.tight_layout()
+    FIGURE.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(FIGURE, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, writes nothing")
+    parser.add_argument("--document", action="store_true", help="only write table and figure")
+    parser.add_argument("--limit", type=float, default=120, help="seconds a peer may take")
+    parser.add_argument("--memory", type=float, default=6, help="GiB a peer may take")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.case:
+        print(json.dumps(run_case(json.loads(arguments.case))))
+        return
+    if not arguments.document:
+        measured = measure_all(arguments)
+        if arguments.quick:
+            return
+        JSON.write_text(json.dumps(measured, indent=1) + "\n")
+    document(json.loads(JSON.read_text()))
+
+
+if __name__ == "__main__":
+    main()
