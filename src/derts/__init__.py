@@ -1,1 +1,76 @@
-"""derts: choose the tasks that are worth training on."""
+"""derts: choose the tasks that are worth training on.
+
+Read the package in the order in which the data flows:
+
+    data         1. images and labels          -> ImageTable
+    tasks        2. few-shot tasks as indices  -> TaskPool
+    models       3. backbones                  -> features
+    learners     4. meta-learners              -> adapted heads, query logits, outer loss
+    selection    6. who trains next            -> weighted meta-batches
+    training     7. the loop                   -> checkpoints and a run folder
+    evaluation   8. fixed test tasks           -> mean and interval
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from derts.config import TrainConfig
+    from derts.data import ImageTable, from_dataset, glyphs, open_data
+    from derts.errors import DertsError
+    from derts.evaluation import evaluate
+    from derts.learners import ANIL, MAML, Learner, ProtoNet, build_learner
+    from derts.tasks import SwapNoise, TaskNoise, TaskPool
+    from derts.training import Trainer, train
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "ANIL": "learners",
+    "DertsError": "errors",
+    "ImageTable": "data",
+    "Learner": "learners",
+    "MAML": "learners",
+    "ProtoNet": "learners",
+    "SwapNoise": "tasks",
+    "TaskNoise": "tasks",
+    "TaskPool": "tasks",
+    "TrainConfig": "config",
+    "Trainer": "training",
+    "build_learner": "learners",
+    "evaluate": "evaluation",
+    "from_dataset": "data",
+    "glyphs": "data",
+    "open_data": "data",
+    "train": "training",
+}
+
+__all__ = [
+    "ANIL",
+    "MAML",
+    "DertsError",
+    "ImageTable",
+    "Learner",
+    "ProtoNet",
+    "SwapNoise",
+    "TaskNoise",
+    "TaskPool",
+    "TrainConfig",
+    "Trainer",
+    "__version__",
+    "build_learner",
+    "evaluate",
+    "from_dataset",
+    "glyphs",
+    "open_data",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # on demand, so that `derts --help` does not wait for torch
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

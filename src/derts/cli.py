@@ -1,4 +1,96 @@
-"""derts command line."""
-def main() -> None:
-    """Entry point."""
+"""The command line: parse, call, print. Bad input is one line and exit code 2."""
 
+from __future__ import annotations
+
+import difflib
+import errno
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from derts import __version__
+from derts.errors import DertsError
+
+COMMANDS = {
+    "data prepare": ("derts.commands.data:prepare", "decode a data set once into a store"),
+    "data info": ("derts.commands.data:info", "show what a store holds"),
+    "data verify": ("derts.commands.data:verify", "check a store against its checksums"),
+    "train": ("derts.commands.train:train", "train a few-shot learner and evaluate it"),
+    "evaluate": ("derts.commands.evaluate:evaluate", "evaluate a trained run again"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit: 0 success, 2 bad input or interrupted."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(run(given))
+
+
+def run(given: list[str]) -> int:
+    """Run one command; the exit code."""
+    try:
+        return _dispatch(given)
+    except DertsError as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return _fail("interrupted: nothing that was finished is lost; run the command again")
+    except BrokenPipeError:
+        # whoever read our output has gone; let the interpreter's own flush not complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            return _fail(f"the disk is full ({error.filename or 'while writing'}): free some space")
+        if error.filename is None:
+            raise
+        return _fail(f"{error.strerror or error}: {error.filename}; check the path and its rights")
+
+
+def _dispatch(given: list[str]) -> int:
+    if not given or given[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    if given[0] in ("-V", "--version"):
+        print(f"derts {__version__}")
+        return 0
+    for words in (2, 1):
+        name = " ".join(given[:words])
+        if name in COMMANDS and len(given) >= words:
+            module, function = COMMANDS[name][0].split(":")
+            getattr(importlib.import_module(module), function)(given[words:])
+            return 0
+    group = [name for name in COMMANDS if name.startswith(f"{given[0]} ")]
+    if group:
+        if len(given) == 1 or given[1] in ("-h", "--help"):
+            print(overview(group))
+            return 0
+        raise DertsError(f"no command {' '.join(given[:2])!r}: choose from {', '.join(group)}")
+    near = difflib.get_close_matches(given[0], {name.split()[0] for name in COMMANDS}, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "derts --help lists them"
+    raise DertsError(f"no command {given[0]!r}: {hint}")
+
+
+def overview(names: Sequence[str] | None = None) -> str:
+    """What `derts --help` prints."""
+    rows = [f"  derts {name:<14} {COMMANDS[name][1]}" for name in names or COMMANDS]
+    if names:
+        return "\n".join(("Commands:", *rows))
+    return "\n".join(
+        (
+            f"derts {__version__}: choose the tasks that are worth training on",
+            "",
+            "Commands (each has --help):",
+            *rows,
+            "",
+            "Start with:",
+            "  derts train --preset demo                     a few-shot learner on built-in glyphs",
+            "  derts data prepare my-photos my-store         your own images, a folder per class",
+            "  derts train --data my-store --tasks.shot 1    train on them",
+        )
+    )
+
+
+def _fail(message: str) -> int:
+    print(f"derts: {' '.join(message.split())}", file=sys.stderr)
+    return 2

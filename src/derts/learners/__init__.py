@@ -1,0 +1,56 @@
+"""Stage 4: meta-learners that adapt to a support set and classify a query set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from derts.config import LearnerConfig, ModelConfig
+from derts.learners.anil import ANIL
+from derts.learners.base import Learner, Outcome
+from derts.learners.maml import MAML
+from derts.learners.protonet import ProtoNet
+from derts.models import build_backbone
+
+__all__ = ["ANIL", "MAML", "AnyLearner", "Learner", "Outcome", "ProtoNet", "build_learner"]
+
+AnyLearner = Learner[Any]
+
+
+def build_learner(
+    learner: LearnerConfig,
+    model: ModelConfig,
+    *,
+    way: int,
+    image_shape: tuple[int, int, int],
+    seed: int = 0,
+) -> AnyLearner:
+    """The learner that a config names, its parameters drawn from `seed` alone.
+
+    >>> from derts.config import LearnerConfig, ModelConfig
+    >>> learner = build_learner(LearnerConfig("anil"), ModelConfig(width=8), way=5,
+    ...                         image_shape=(28, 28, 1))
+    >>> type(learner).__name__, learner.head_weight.shape
+    ('ANIL', torch.Size([5, 8]))
+    """
+    learner = learner.resolved()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        backbone = build_backbone(model, image_shape)
+        if learner.name == "protonet":
+            built: AnyLearner = ProtoNet(backbone, way, learner.distance_divisor)
+        else:
+            assert learner.inner_lr is not None
+            assert learner.feature_scale is not None
+            kind: type[ANIL | MAML] = ANIL if learner.name == "anil" else MAML
+            built = kind(
+                backbone,
+                way,
+                inner_steps=learner.inner_steps,
+                inner_lr=learner.inner_lr,
+                feature_scale=learner.feature_scale,
+                first_order=learner.first_order,
+            )
+    built.per_task_statistics = model.batch_norm == "task" and learner.name != "maml"
+    return built

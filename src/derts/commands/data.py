@@ -1,0 +1,100 @@
+"""derts data prepare, info, verify"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from derts.commands.parse import parse
+
+PREPARE = """Decode a data set's images once into a store that opens at once.
+
+SOURCE is found out by looking: folders of classes (with or without train/ val/ test/),
+mini-ImageNet (images/ with CSVs, the cache pickles, JPEG packs), tiered-ImageNet (pickles, npz).
+An interrupted run continues where it stopped.
+
+Examples:
+  derts data prepare my-photos my-store --size 84
+  derts data prepare downloads/mini-imagenet mini
+"""
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """Options of `derts data prepare`."""
+
+    source: tyro.conf.Positional[Path]
+    """A data set on disk."""
+    destination: tyro.conf.Positional[Path]
+    """Folder to write."""
+    size: int | None = None
+    """Side of the square images (default 84)."""
+    grayscale: bool = False
+    """One channel instead of three."""
+    workers: int = 0
+    """Processes that decode (0: one per core)."""
+    skip_broken: bool = False
+    """Leave out images that cannot be read instead of stopping."""
+    overwrite: bool = False
+    """Replace a store that is already there."""
+    seed: int = 0
+    """Decides the split of the classes where the source has none."""
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """The one argument of `derts data info` and `derts data verify`."""
+
+    store: tyro.conf.Positional[Path]
+    """A folder that derts data prepare wrote."""
+
+
+def prepare(arguments: Sequence[str]) -> None:
+    """Parse, prepare, print."""
+    options = parse(PrepareOptions, arguments, "data prepare", PREPARE)
+
+    from derts.data import prepare as make
+    from derts.progress import progress
+
+    made = make(
+        options.source,
+        options.destination,
+        size=options.size,
+        grayscale=options.grayscale,
+        workers=options.workers,
+        skip_broken=options.skip_broken,
+        overwrite=options.overwrite,
+        seed=options.seed,
+        progress=progress,
+    )
+    for note in made.notes:
+        print(note)
+    _show(options.destination)
+
+
+def info(arguments: Sequence[str]) -> None:
+    """Parse and print."""
+    options = parse(StoreOptions, arguments, "data info", "Show what a store holds.")
+    _show(options.store)
+
+
+def verify(arguments: Sequence[str]) -> None:
+    """Parse, verify, print."""
+    help_text = "Check every array of a store against its checksum."
+    options = parse(StoreOptions, arguments, "data verify", help_text)
+
+    from derts.data import verify_store
+    from derts.progress import progress
+
+    verify_store(options.store, progress)
+    print(f"{options.store}: every array is as it was written")
+
+
+def _show(store: Path) -> None:
+    from derts.data import describe_store
+
+    found = describe_store(store)
+    print("\n".join(found.lines()))

@@ -1,0 +1,69 @@
+"""derts evaluate"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import tyro
+
+from derts.commands.parse import parse, print_rows
+
+DESCRIPTION = """Evaluate a trained run on a fixed, seeded set of clean tasks.
+
+Examples:
+  derts evaluate runs/first
+  derts evaluate runs/first --split val --tasks 2000
+  derts evaluate runs/first --data other-store --shot 1
+"""
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """Options of `derts evaluate`."""
+
+    run: tyro.conf.Positional[Path]
+    """A folder that derts train wrote."""
+    data: str | None = None
+    """Other data than the run was trained on."""
+    split: str = "test"
+    """Which split to draw tasks from."""
+    tasks: int | None = None
+    """How many tasks (default: the run's setting, 600)."""
+    shot: int | None = None
+    """Support images per class (default: as trained)."""
+    query: int | None = None
+    """Query images per class (default: the run's setting, 15)."""
+    seed: int | None = None
+    """Seed of the tasks (default: the run's setting, so that runs are comparable)."""
+
+
+def evaluate(arguments: Sequence[str]) -> None:
+    """Parse, evaluate, print, and write the result beside the run's own."""
+    options = parse(EvaluateOptions, arguments, "evaluate", DESCRIPTION)
+
+    from derts.data import open_data
+    from derts.runs import Run
+    from derts.training.run import make_result, open_trainer
+
+    run = Run.open(options.run)
+    tables = open_data(options.data or run.config.data)
+    trainer = open_trainer(options.run, tables)
+    settings = trainer.config.evaluation
+    given = {name: getattr(options, name) for name in ("tasks", "query", "seed")}
+    changed = {name: value for name, value in given.items() if value is not None}
+    trainer.config = replace(
+        trainer.config, evaluation=replace(settings, split=options.split, **changed)
+    )
+    evaluation = trainer.evaluate(options.split, options.shot)
+    result = make_result(trainer, evaluation)
+    shot = options.shot or trainer.config.tasks.shot
+    path = run.write_result(result, f"evaluation-{options.split}-{shot}shot.json")
+    print_rows(
+        [
+            ("accuracy", f"{evaluation.mean:.2f}% ± {evaluation.interval:.2f}"),
+            ("tasks", f"{len(evaluation.accuracies)} of split {options.split}, {shot} shot"),
+            ("written", str(path)),
+        ]
+    )

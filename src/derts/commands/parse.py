@@ -1,0 +1,61 @@
+"""Options as dataclasses through tyro; a mistake is one line."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Sequence
+from typing import TypeVar
+
+import tyro
+
+from derts.errors import DertsError
+
+Options = TypeVar("Options")
+
+
+def parse(
+    kind: type[Options],
+    arguments: Sequence[str],
+    command: str,
+    description: str,
+    default: Options | None = None,
+) -> Options:
+    """Parse a command's arguments into its options dataclass."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            found = tyro.cli(
+                kind,
+                prog=f"derts {command}",
+                description=description,
+                args=list(arguments),
+                default=default,
+            )
+        assert isinstance(found, kind)
+        return found
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise DertsError(f"{_reason(said.getvalue())} (derts {command} --help)") from None
+
+
+def _reason(box: str) -> str:
+    """The first sentences of tyro's error box, without its frame."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
+    inside = [line.strip("│╰╯─ ") for line in plain.splitlines() if not line.startswith("╭")]
+    useful = []
+    for line in filter(None, inside):
+        if "--help" in line or line.startswith("Argument helptext"):
+            break
+        useful.append(line)
+    return " ".join(useful[:4]) or "these options are not understood"
+
+
+def print_rows(rows: Sequence[tuple[str, str]]) -> None:
+    """Aligned `name  value` lines on standard output."""
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}", file=sys.stdout)

@@ -1,0 +1,96 @@
+"""derts train"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from derts.commands.parse import parse, print_rows
+from derts.config import TrainConfig
+from derts.config_file import PRESETS, apply_presets, read_config
+
+DESCRIPTION = f"""Train a few-shot learner on tasks and evaluate it on classes it has never seen.
+
+Values come from, in this order: the defaults, --preset (any of {", ".join(PRESETS)}; several may
+be given), --config (a TOML file, such as a run's own config.toml), and the options below.
+
+Examples:
+  derts train --preset demo
+  derts train --data my-store --learner.name anil --tasks.shot 1 --updates 3000
+  derts train --config runs/first/config.toml --seed 1 --out runs/second
+"""
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Options of `derts train`."""
+
+    preset: tuple[str, ...] = ()
+    """Named sets of values, applied in order."""
+    config: Path | None = None
+    """A TOML file of values."""
+    out: Path | None = None
+    """Run folder to write (default: runs/ with a name made from the config)."""
+    overwrite: bool = False
+    """Replace a run that is already there."""
+    quiet: bool = False
+    """No progress, just the result."""
+    run: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
+
+
+def train(arguments: Sequence[str]) -> None:
+    """Parse, train, print."""
+    options = parse(TrainOptions, arguments, "train", DESCRIPTION, _defaults(arguments))
+    config = options.run
+    out = options.out or Path("runs") / default_name(config)
+
+    from derts.training import train as run
+
+    result = run(config, out, overwrite=options.overwrite, quiet=options.quiet)
+    seconds = result["seconds"]
+    training = sum(seconds.get(name, 0.0) for name in ("tasks", "update"))
+    print_rows(
+        [
+            ("learner", f"{config.learner.name}, {config.model.backbone}-{config.model.width}"),
+            ("tasks", f"{config.tasks.way} way, {config.tasks.shot} shot, from {config.data}"),
+            ("updates", f"{result['updates']} in {training:.1f} s ({_per_update(result)})"),
+            (
+                "accuracy",
+                f"{result['accuracy']:.2f}% ± {result['interval']:.2f} on "
+                f"{len(result['accuracies'])} {result['split']} tasks",
+            ),
+            ("run", str(out)),
+        ]
+    )
+
+
+def default_name(config: TrainConfig) -> str:
+    """A folder name that tells runs apart."""
+    noise = "" if config.tasks.noise == "none" else f"-{config.tasks.noise}"
+    return (
+        f"{config.learner.name}-{config.strategy.name}-{Path(config.data).name}{noise}"
+        f"-{config.tasks.way}way{config.tasks.shot}shot-seed{config.seed}"
+    )
+
+
+def _per_update(result: dict[str, dict[str, float]]) -> str:
+    seconds = result["seconds"]
+    each = (seconds.get("update", 0.0) + seconds.get("tasks", 0.0)) / float(result["updates"])  # type: ignore[arg-type]
+    return f"{1000 * each:.1f} ms each"
+
+
+def _defaults(arguments: Sequence[str]) -> TrainOptions:
+    """What presets and a config file say: the defaults of all other options."""
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--preset", nargs="*", default=[])
+    early.add_argument("--config", type=Path)
+    known, _ = early.parse_known_args([word for word in arguments if word not in ("-h", "--help")])
+    config = apply_presets(known.preset)
+    if known.config is not None:
+        config = read_config(known.config, config)
+    return TrainOptions(run=config)

@@ -1,0 +1,206 @@
+"""Every setting of a run: frozen dataclasses with a line of help under each field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+from derts.errors import DertsError
+
+
+class KnownGood(NamedTuple):
+    """Values that work for a learner."""
+
+    inner_lr: float
+    feature_scale: float
+    lr: float
+
+
+KNOWN_GOOD = {
+    "protonet": KnownGood(inner_lr=0.0, feature_scale=1.0, lr=0.004),
+    "anil": KnownGood(inner_lr=0.5, feature_scale=0.1, lr=0.005),
+    "maml": KnownGood(inner_lr=0.1, feature_scale=0.3, lr=0.001),
+}
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """The few-shot tasks that training draws."""
+
+    way: int = 5
+    """Classes per task."""
+    shot: int = 5
+    """Support images per class."""
+    query: int = 15
+    """Query images per class."""
+    noise: Literal["none", "swap", "tasks"] = "none"
+    """Label noise in training tasks: swap (the paper's) or tasks (some tasks heavily)."""
+    swap_rate: float = 3.02
+    """swap: Poisson rate per class (3.02 mislabels 25%, 5.62 mislabels 40% of 20 per class)."""
+    swap_limit: int = 10
+    """swap: at most so many swaps per class."""
+    noisy_fraction: float = 0.6
+    """tasks: share of tasks that are corrupted."""
+    flip: float = 0.8
+    """tasks: probability that a label of a corrupted task is wrong."""
+    classes: tuple[str, ...] = ()
+    """Train on these classes only (default: all)."""
+    class_budget: Literal[0, 16, 32] = 0
+    """Train on the paper's list of 16 or 32 mini-ImageNet classes (0: all)."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The backbone."""
+
+    backbone: Literal["cnn4", "resnet12"] = "cnn4"
+    """Which network turns images into features."""
+    width: int = 64
+    """Filters of the first block (cnn4: of all four; resnet12: doubled in each block)."""
+    drop_block: float = 0.0
+    """resnet12: share of activations that DropBlock drops in the last two blocks."""
+    batch_norm: Literal["shared", "task"] = "shared"
+    """Training statistics over the whole meta-batch, or over each task (MAML: always task)."""
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """The meta-learner."""
+
+    name: Literal["protonet", "anil", "maml"] = "protonet"
+    """ProtoNet (prototypes), ANIL (adapts the head) or MAML (adapts everything)."""
+    inner_steps: int = 3
+    """anil, maml: gradient steps on the support set."""
+    inner_lr: float | None = None
+    """anil, maml: learning rate of those steps (default: what is known to work for the learner)."""
+    feature_scale: float | None = None
+    """anil, maml: features are multiplied by this before the head (default: likewise)."""
+    distance_divisor: float = 64.0
+    """protonet: squared distances are divided by this."""
+    first_order: bool = False
+    """anil, maml: ignore second derivatives."""
+
+    def resolved(self) -> LearnerConfig:
+        """The same with every default that depends on the learner filled in."""
+        known = KNOWN_GOOD[self.name]
+        inner_lr = known.inner_lr if self.inner_lr is None else self.inner_lr
+        scale = known.feature_scale if self.feature_scale is None else self.feature_scale
+        return replace(self, inner_lr=inner_lr, feature_scale=scale)
+
+
+@dataclass(frozen=True)
+class StrategyConfig:
+    """Which tasks are trained on."""
+
+    name: Literal["random"] = "random"
+    """random: uniform tasks."""
+    warmup: int = 0
+    """Updates with random tasks before the strategy begins (they count as updates)."""
+
+
+@dataclass(frozen=True)
+class OptimiserConfig:
+    """The outer loop's optimiser: Adam."""
+
+    lr: float | None = None
+    """Learning rate at the start (default: what is known to work for the learner)."""
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """Decay to zero over the run, or none."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay."""
+    clip: float = 0.0
+    """Largest norm of the outer gradient (0: no limit)."""
+
+
+@dataclass(frozen=True)
+class HardwareConfig:
+    """Where and how the arithmetic runs."""
+
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1, mps, …"""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of the backbone; the learner's head is always float32."""
+    channels_last: bool = True
+    """Memory format of images and filters (faster on CPU and GPU)."""
+    compile: bool = False
+    """torch.compile the backbone: pays off after about a minute of training on a GPU."""
+    threads: int = 0
+    """CPU threads (0: leave as torch chooses)."""
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """The fixed test tasks."""
+
+    tasks: int = 600
+    """How many tasks."""
+    query: int = 15
+    """Query images per class."""
+    seed: int = 12345
+    """Makes the same tasks for every run that is to be compared."""
+    split: str = "test"
+    """Which split of the data the final evaluation uses."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run."""
+
+    data: str = "glyphs"
+    """glyphs (built in), or a folder that `derts data prepare` wrote."""
+    tasks: TaskConfig = field(default_factory=TaskConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+    hardware: HardwareConfig = field(default_factory=HardwareConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    updates: int = 1000
+    """Optimiser steps."""
+    meta_batch: int = 32
+    """Tasks per update."""
+    seed: int = 0
+    """Decides initialisation, task order and everything else that is random."""
+    strategy: StrategyConfig = field(default_factory=StrategyConfig)
+    validate_every: int = 0
+    """Evaluate on validation classes every so many updates (0: never)."""
+    log_every: int = 10
+    """Write one event per so many updates."""
+    checkpoint_every: int = 200
+    """Write a checkpoint every so many updates (one is always written at the end)."""
+
+    def __post_init__(self) -> None:
+        for name, least, value in (
+            ("updates", 1, self.updates),
+            ("meta-batch", 1, self.meta_batch),
+            ("log-every", 1, self.log_every),
+            ("checkpoint-every", 1, self.checkpoint_every),
+            ("strategy.warmup", 0, self.strategy.warmup),
+            ("validate-every", 0, self.validate_every),
+            ("tasks.way", 2, self.tasks.way),
+            ("tasks.shot", 1, self.tasks.shot),
+            ("tasks.query", 1, self.tasks.query),
+            ("model.width", 1, self.model.width),
+            ("learner.inner-steps", 0, self.learner.inner_steps),
+            ("evaluation.tasks", 2, self.evaluation.tasks),
+            ("evaluation.query", 1, self.evaluation.query),
+        ):
+            if value < least:
+                raise DertsError(f"--{name} is {value}: it must be at least {least}")
+        for name, number in (
+            ("optimiser.lr", self.optimiser.lr),
+            ("learner.distance-divisor", self.learner.distance_divisor),
+        ):
+            if number is not None and not number > 0:
+                raise DertsError(f"--{name} is {number}: it must be above 0")
+
+    def resolved(self) -> TrainConfig:
+        """The same with every default that depends on the learner filled in.
+
+        >>> config = TrainConfig(learner=LearnerConfig("anil")).resolved()
+        >>> config.optimiser.lr, config.learner.inner_lr
+        (0.005, 0.5)
+        """
+        lr = KNOWN_GOOD[self.learner.name].lr if self.optimiser.lr is None else self.optimiser.lr
+        return replace(
+            self, learner=self.learner.resolved(), optimiser=replace(self.optimiser, lr=lr)
+        )

@@ -1,0 +1,147 @@
+"""Configs as nested dictionaries and TOML files, with presets by name."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from derts.config import TrainConfig
+from derts.errors import DertsError
+
+Values = Mapping[str, Any]
+Config = TypeVar("Config")
+
+PRESETS: dict[str, Values] = {
+    "gpu": {"hardware": {"precision": "bfloat16", "channels_last": True, "compile": True}},
+    "demo": {
+        "data": "glyphs",
+        "tasks": {"query": 5},
+        "model": {"width": 32},
+        "learner": {"name": "protonet", "distance_divisor": 4.0},
+        "updates": 250,
+        "meta_batch": 8,
+    },
+}
+"""Named sets of values, applied in the order given; explicit flags win over them."""
+
+
+def with_values(config: Config, values: Values, where: str, path: str = "") -> Config:
+    """A copy of a config dataclass with some values replaced, each checked by name and type.
+
+    >>> with_values(TrainConfig(), {"tasks": {"way": 3}}, where="example").tasks.way
+    3
+    """
+    hints = get_type_hints(type(config))
+    known = {item.name for item in fields(config)}  # type: ignore[arg-type]
+    changes: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = (
+                f"did you mean {path}{near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+            )
+            raise DertsError(f"{where}: unknown setting {path}{key}; {hint}")
+        current = getattr(config, name)
+        if is_dataclass(current):
+            if not isinstance(value, Mapping):
+                raise DertsError(f"{where}: {path}{key} must be a table of settings, not {value!r}")
+            changes[name] = with_values(current, value, where, f"{path}{key}.")
+        else:
+            changes[name] = _checked(value, hints[name], f"{where}: {path}{key}")
+    return replace(config, **changes)  # type: ignore[type-var]
+
+
+def _checked(value: Any, hint: Any, what: str) -> Any:
+    """The value as the annotation wants it, or a DertsError."""
+    origin = get_origin(hint)
+    if origin is typing.Literal:
+        if value in get_args(hint) and not isinstance(value, bool):
+            return value
+        choices = ", ".join(map(str, get_args(hint)))
+        raise DertsError(f"{what} is {value!r}: choose one of {choices}")
+    if origin in (types.UnionType, typing.Union):
+        options = [option for option in get_args(hint) if option is not type(None)]
+        return None if value is None else _checked(value, options[0], what)
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(_checked(item, get_args(hint)[0], what) for item in value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type) and type(value) is hint:
+        return value
+    expected = getattr(hint, "__name__", "list")
+    raise DertsError(f"{what} is {value!r}: it must be of type {expected}")
+
+
+def apply_presets(names: Sequence[str], config: TrainConfig | None = None) -> TrainConfig:
+    """Presets applied in order.
+
+    >>> apply_presets(["gpu"]).hardware.precision
+    'bfloat16'
+    """
+    config = config or TrainConfig()
+    for name in names:
+        if name not in PRESETS:
+            raise DertsError(f"no preset {name!r}: choose from {', '.join(PRESETS)}")
+        config = with_values(config, PRESETS[name], f"preset {name}")
+    return config
+
+
+def read_config(path: Path | str, config: TrainConfig | None = None) -> TrainConfig:
+    """A TOML file's values on top of a config (default: the built-in defaults)."""
+    try:
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DertsError(f"no config file at {path}: check the path") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise DertsError(f"{path} is not a TOML file ({error}): mend it") from None
+    return with_values(config or TrainConfig(), values, str(path))
+
+
+def as_values(config: Any) -> dict[str, Any]:
+    """A config dataclass as a nested dictionary; settings that are None are left out.
+
+    >>> as_values(TrainConfig())["tasks"]["shot"]
+    5
+    """
+    values: dict[str, Any] = {}
+    for item in fields(config):
+        value = getattr(config, item.name)
+        if is_dataclass(value):
+            values[item.name] = as_values(value)
+        elif value is not None:
+            values[item.name] = list(value) if isinstance(value, tuple) else value
+    return values
+
+
+def to_toml(config: TrainConfig) -> str:
+    """The config as TOML that `read_config` reads back to the same config."""
+    plain, tables = [], []
+    for key, value in as_values(config).items():
+        if isinstance(value, dict):
+            rows = [f"{name} = {_toml(item)}" for name, item in value.items()]
+            tables.append("\n".join((f"[{key}]", *rows)))
+        else:
+            plain.append(f"{key} = {_toml(value)}")
+    return "\n\n".join(("\n".join(plain), *tables)) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        escaped = "".join(
+            f"\\u{ord(letter):04x}" if letter in '"\\' or ord(letter) < 32 or ord(letter) == 127
+            else letter
+            for letter in value
+        )  # fmt: skip
+        return f'"{escaped}"'
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return repr(value)

@@ -1,0 +1,57 @@
+"""Stage 8: accuracy on a fixed, seeded set of clean tasks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from derts.data.table import ImageTable
+from derts.learners.base import Learner, query_losses
+from derts.learners.embedding import evaluation_mode, task_features
+from derts.tasks.pool import TaskPool
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Accuracy of each test task, in percent, and what follows from it.
+
+    >>> str(Evaluation((50.0, 70.0, 60.0), split="test"))
+    '60.00 ± 11.32 (3 tasks)'
+    """
+
+    accuracies: tuple[float, ...]
+    split: str
+
+    @property
+    def mean(self) -> float:
+        """Mean accuracy, percent."""
+        return sum(self.accuracies) / len(self.accuracies)
+
+    @property
+    def interval(self) -> float:
+        """Half-width of the 95% interval over test tasks: 1.96 standard errors."""
+        count, mean = len(self.accuracies), self.mean
+        variance = sum((value - mean) ** 2 for value in self.accuracies) / max(count - 1, 1)
+        return 1.96 * math.sqrt(variance / count)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ± {self.interval:.2f} ({len(self.accuracies)} tasks)"
+
+
+def evaluate(learner: Learner[Any], images: ImageTable, pool: TaskPool) -> Evaluation:
+    """Adapt to each task's support set and classify its query set.
+
+    Every different image is embedded once; no graph is kept, and running statistics are read,
+    never written, so that test images do not influence each other.
+    """
+    found = []
+    with evaluation_mode(learner):
+        for part in task_features(learner, images, pool):
+            adapted = learner.adapt(part.support, part.pool.support_labels.to(learner.device))
+            labels = part.pool.query_labels.to(learner.device)
+            found.append(query_losses(learner.logits(adapted, part.query), labels)[1])
+    percent = torch.cat(found).double().mul(100).cpu()
+    return Evaluation(tuple(round(value, 4) for value in percent.tolist()), images.split)

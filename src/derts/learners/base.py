@@ -1,0 +1,141 @@
+"""The contract of a meta-learner, and what all of them share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from derts.data.table import ImageTable
+from derts.models.batch_norm import set_groups
+from derts.tasks.pool import TaskPool
+
+Adapted = TypeVar("Adapted")
+Weigh = Callable[[torch.Tensor], torch.Tensor | None]
+
+# One fixed shift and scale for all data sets: nothing to store with a model or to get wrong
+PIXEL_MEAN, PIXEL_SCALE = 116.0, 64.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a forward pass over a meta-batch of T tasks gives.
+
+    loss        scalar with graph: mean over tasks of weight × task loss
+    losses      [T] query loss of each task, detached
+    accuracies  [T] query accuracy of each task, detached
+    """
+
+    loss: torch.Tensor
+    losses: torch.Tensor
+    accuracies: torch.Tensor
+
+
+class Learner(nn.Module, ABC, Generic[Adapted]):
+    """Adapts to support sets and classifies query sets, all tasks of a batch at once.
+
+    `embeds` says whether `features` is a real embedding that does not depend on the task, so
+    that each different image needs to be embedded only once per pool.
+    """
+
+    embeds = True
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.precision: torch.dtype = torch.float32
+        self.per_task_statistics = False
+        self.channels_last = True
+        self._compiled: Callable[[torch.Tensor], torch.Tensor] | None = None
+        self._compiled_tasks = 0
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
+    def normalise(self, images: torch.Tensor) -> torch.Tensor:
+        """uint8 [n, height, width, channels] -> float [n, channels, height, width]."""
+        dtype = self.dtype if self.precision == torch.float32 else self.precision
+        x = images.permute(0, 3, 1, 2).to(dtype)
+        if not self.channels_last:
+            x = x.contiguous()
+        return (x - PIXEL_MEAN) / PIXEL_SCALE
+
+    def embed(self, images: torch.Tensor) -> torch.Tensor:
+        """uint8 [n, height, width, channels] -> features [n, dim]; what torch.compile compiles."""
+        with torch.autocast(
+            images.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16
+        ):
+            features: torch.Tensor = self.backbone(self.normalise(images))
+        return features.to(self.dtype)
+
+    def features(self, images: torch.Tensor) -> torch.Tensor:
+        """uint8 [T, n, height, width, channels] -> features [T, n, dim]."""
+        if self.per_task_statistics:
+            set_groups(self.backbone, len(images))
+        flat = images.to(self.device, non_blocking=True).flatten(0, 1)
+        compiled = self.training and len(images) == self._compiled_tasks
+        run = self._compiled if compiled and self._compiled is not None else self.embed
+        return run(flat).reshape(*images.shape[:2], -1)
+
+    def compile_for(self, tasks: int) -> None:
+        """Compile the backbone for training meta-batches of `tasks` tasks.
+
+        Other sizes, evaluation among them, take the plain path rather than compile anew.
+        """
+        # each learner compiles its own code; without this the ninth in a process would not compile
+        torch.compiler.reset()
+        self._compiled, self._compiled_tasks = torch.compile(self.embed, dynamic=False), tasks
+
+    @abstractmethod
+    def adapt(self, features: torch.Tensor, labels: torch.Tensor) -> Adapted:
+        """Support features [T, S, dim] and labels [T, S] -> whatever `logits` needs."""
+
+    @abstractmethod
+    def logits(self, adapted: Adapted, features: torch.Tensor) -> torch.Tensor:
+        """Query features [T, Q, dim] -> logits [T, Q, way]."""
+
+    @abstractmethod
+    def start(self, tasks: int) -> Adapted:
+        """The meta-model without adaptation, for `tasks` tasks."""
+
+    def forward_tasks(
+        self, images: ImageTable, pool: TaskPool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Query losses [T] with graph, and accuracies [T], of the tasks of a meta-batch."""
+        indices = torch.cat((pool.support, pool.query), 1)
+        features = self.features(images.gather(indices))
+        support, query = features.tensor_split([pool.support.shape[1]], 1)
+        adapted = self.adapt(support, pool.support_labels.to(self.device, non_blocking=True))
+        labels = pool.query_labels.to(self.device, non_blocking=True)
+        return query_losses(self.logits(adapted, query), labels)
+
+    def outer_loss(
+        self, images: ImageTable, pool: TaskPool, weights: torch.Tensor | Weigh | None = None
+    ) -> Outcome:
+        """Weighted outer loss of a meta-batch.
+
+        `weights` [T] have mean 1 by convention; a function gets the tasks' losses [T], detached,
+        and returns the weights.
+        """
+        losses, accuracies = self.forward_tasks(images, pool)
+        if callable(weights):
+            weights = weights(losses.detach())
+        weighted = losses if weights is None else losses * weights.to(losses)
+        return Outcome(weighted.mean(), losses.detach(), accuracies)
+
+
+def query_losses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits [T, Q, way], labels [T, Q] -> mean cross-entropy [T] and accuracy [T] per task."""
+    losses = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none").mean(1)
+    accuracies = (logits.detach().argmax(-1) == labels).to(losses.dtype).mean(1)
+    return losses, accuracies

@@ -1,0 +1,122 @@
+"""MAML (Finn et al., 2017): the inner loop adapts every parameter."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call, grad, vmap
+
+from derts.learners.base import Learner
+from derts.models.batch_norm import set_context
+
+Parameters = dict[str, torch.Tensor]
+
+
+class AdaptedNetwork(NamedTuple):
+    """Each task's own parameters [T, …], and the support images that set its BatchNorm."""
+
+    parameters: Parameters
+    support: torch.Tensor | None
+
+
+class _Network(nn.Module):
+    """Backbone and head as one module, so that one call runs both with a task's parameters."""
+
+    def __init__(self, learner: MAML, way: int) -> None:
+        super().__init__()
+        self.backbone = learner.backbone
+        self.head = nn.Linear(int(learner.backbone.dim), way)  # type: ignore[arg-type]
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        self.feature_scale = learner.feature_scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        features = self.backbone(x)
+        logits: torch.Tensor = self.head(features.to(self.head.weight.dtype) * self.feature_scale)
+        return logits
+
+
+class MAML(Learner[AdaptedNetwork]):
+    """Second-order MAML, all tasks at once through torch.func.
+
+    BatchNorm takes its statistics from each task's support images, in training and evaluation:
+    query images never influence each other. There is no embedding apart from the task, so
+    `features` hands the images on as they are.
+    """
+
+    embeds = False
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        way: int,
+        inner_steps: int = 3,
+        inner_lr: float = 0.05,
+        feature_scale: float = 0.1,
+        first_order: bool = False,
+    ) -> None:
+        super().__init__(backbone)
+        self.way = way
+        self.inner_steps = inner_steps
+        self.inner_lr = inner_lr
+        self.feature_scale = feature_scale
+        self.first_order = first_order
+        self.network = _Network(self, way)
+
+    def features(self, images: torch.Tensor) -> torch.Tensor:
+        """uint8 [T, n, height, width, channels], unchanged but on the model's device."""
+        return images.to(self.device, non_blocking=True)
+
+    def adapt(self, features: torch.Tensor, labels: torch.Tensor) -> AdaptedNetwork:
+        """Support images [T, S, height, width, channels], labels [T, S] -> parameters [T, …]."""
+        set_context(self.backbone, features.shape[1])
+
+        def loss(
+            parameters: Parameters, images: torch.Tensor, targets: torch.Tensor
+        ) -> torch.Tensor:
+            return F.cross_entropy(self._run(parameters, images), targets)
+
+        def adapt_one(images: torch.Tensor, targets: torch.Tensor) -> Parameters:
+            parameters: Parameters = dict(self.network.named_parameters())
+            for _ in range(self.inner_steps):
+                gradients = grad(loss)(parameters, images, targets)
+                parameters = {
+                    name: value
+                    - self.inner_lr
+                    * (gradients[name].detach() if self.first_order else gradients[name])
+                    for name, value in parameters.items()
+                }
+            return parameters
+
+        adapted: Parameters = vmap(adapt_one, randomness="different")(features, labels)
+        return AdaptedNetwork(adapted, features)
+
+    def logits(self, adapted: AdaptedNetwork, features: torch.Tensor) -> torch.Tensor:
+        """Query images [T, Q, height, width, channels] -> logits [T, Q, way]."""
+        support = features if adapted.support is None else adapted.support
+        shots = support.shape[1]
+        set_context(self.backbone, shots)
+        both = torch.cat((support, features), 1)
+        run = vmap(self._run, randomness="different")
+        logits: torch.Tensor = run(adapted.parameters, both)
+        return logits[:, shots:]
+
+    def start(self, tasks: int) -> AdaptedNetwork:
+        """The meta-parameters; BatchNorm then takes the query images' own statistics."""
+        parameters = {
+            name: value.expand(tasks, *value.shape)
+            for name, value in self.network.named_parameters()
+        }
+        return AdaptedNetwork(parameters, None)
+
+    def _run(self, parameters: Parameters, images: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(
+            images.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16
+        ):
+            logits: torch.Tensor = functional_call(
+                self.network, parameters, (self.normalise(images),)
+            )
+        return logits.to(self.dtype)

@@ -1,0 +1,69 @@
+"""BatchNorm with the three policies that few-shot training asks for."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class BatchNorm(nn.BatchNorm2d):
+    """BatchNorm2d that can also take its statistics per task, or from the support set alone.
+
+    `groups` = 1 (default): training uses the statistics of the whole batch, all tasks together;
+    evaluation uses the running statistics, so that test images never see each other.
+    `groups` = T: in training each of T equal, consecutive parts of the batch (one per task) is
+    normalised by itself; evaluation is the same as above.
+    `context` = n: the first n images (a task's support set) give the statistics for all, and no
+    running statistics are read or written. MAML works so, in training and evaluation alike.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.groups = 1
+        self.context: int | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[n, channels, height, width] -> the same shape."""
+        if self.context is not None:
+            support = x[: self.context].to(self.weight.dtype)
+            variance, mean = torch.var_mean(support, (0, 2, 3), correction=0)
+            return self._normalise(x, mean[None], variance[None])
+        if self.groups > 1 and self.training:
+            return self._by_group(x)
+        return super().forward(x)
+
+    def _by_group(self, x: torch.Tensor) -> torch.Tensor:
+        grouped = x.unflatten(0, (self.groups, -1)).to(self.weight.dtype)
+        variance, mean = torch.var_mean(grouped, (1, 3, 4), correction=0)  # [groups, channels]
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        with torch.no_grad():
+            momentum = self.momentum or 0.1
+            self.running_mean.lerp_(mean.mean(0).to(self.running_mean.dtype), momentum)
+            self.running_var.lerp_(variance.mean(0).to(self.running_var.dtype), momentum)
+        each = len(x) // self.groups
+        return self._normalise(
+            x, mean.repeat_interleave(each, 0), variance.repeat_interleave(each, 0)
+        )
+
+    def _normalise(
+        self, x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor
+    ) -> torch.Tensor:
+        """mean and variance: [1 or n, channels]."""
+        scale = torch.rsqrt(variance + self.eps) * self.weight
+        shift = self.bias - mean * scale
+        return x * scale[:, :, None, None].to(x.dtype) + shift[:, :, None, None].to(x.dtype)
+
+
+def set_groups(module: nn.Module, groups: int) -> None:
+    """Let every BatchNorm in a model treat its batch as `groups` parts while training."""
+    for child in module.modules():
+        if isinstance(child, BatchNorm):
+            child.groups = groups
+
+
+def set_context(module: nn.Module, context: int | None) -> None:
+    """Let every BatchNorm in a model take its statistics from the first `context` images."""
+    for child in module.modules():
+        if isinstance(child, BatchNorm):
+            child.context = context

@@ -1,0 +1,1 @@
+"""The paper, to be run again: its numbers, its recipes, its tables."""

@@ -1,0 +1,64 @@
+"""The contract of a strategy: which tasks the next update trains on, and how much each counts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from derts.data.table import ImageTable
+from derts.learners.base import Learner, Outcome
+from derts.tasks.pool import TaskPool
+from derts.training.clock import Clock
+
+State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class MetaBatch:
+    """Tasks of one update; `weights` [T], mean 1 by convention (None: all alike)."""
+
+    pool: TaskPool
+    weights: torch.Tensor | None = None
+
+
+@dataclass
+class Context:
+    """What a strategy may look at.
+
+    draw(tasks, name, number) gives a fresh pool, the same for the same arguments; `update` is
+    the number of updates made so far; `log` takes events for the run's record.
+    """
+
+    learner: Learner[Any]
+    images: ImageTable
+    draw: Callable[[int, str, int], TaskPool]
+    meta_batch: int
+    update: int = 0
+    clock: Clock = field(default_factory=lambda: Clock(torch.device("cpu")))
+    log: Callable[[dict[str, Any]], None] = lambda event: None
+
+
+class Strategy(ABC):
+    """Chooses the meta-batches. Strategies differ here and nowhere else."""
+
+    @abstractmethod
+    def next_batch(self, context: Context) -> MetaBatch:
+        """The tasks of the next update."""
+
+    def weigh(self, batch: MetaBatch, losses: torch.Tensor) -> torch.Tensor | None:
+        """Weights [T] for the outer loss, once the tasks' losses [T] (detached) are known."""
+        return batch.weights
+
+    def observe(self, outcome: Outcome) -> None:
+        """Look at what the update gave."""
+
+    def state_dict(self) -> State:
+        """Everything needed to go on as if never interrupted; tensors and plain values."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from what `state_dict` gave."""

@@ -1,0 +1,148 @@
+"""TaskPool: many few-shot tasks as indices and labels, no images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from derts.errors import DertsError
+
+if TYPE_CHECKING:
+    from derts.data import ImageTable
+    from derts.tasks.noise import Noise
+
+Recipe = dict[str, str | int | float | list[str] | None]
+
+
+@dataclass(frozen=True, eq=False)
+class TaskPool:
+    """N tasks. S = way × shot support images, Q = way × query query images per task.
+
+    support               int64 [N, S]  indices into an ImageTable
+    support_labels        int64 [N, S]  labels 0 … way − 1 as the learner sees them
+    query, query_labels   int64 [N, Q]  likewise
+    true_support_labels   int64 [N, S]  labels before noise: for diagnosis, never for a strategy
+    true_query_labels     int64 [N, Q]  likewise
+    way                   classes per task
+    recipe                how the pool was made, its seed included
+
+    >>> import torch
+    >>> from derts.data import ImageTable
+    >>> table = ImageTable(torch.zeros(40, 4, 4, 1, dtype=torch.uint8),
+    ...                    torch.arange(40) // 10, ("a", "b", "c", "d"))
+    >>> pool = TaskPool.sample(table, tasks=6, way=3, shot=1, query=2, seed=0)
+    >>> len(pool), pool.support.shape, pool[:2].query.shape
+    (6, torch.Size([6, 3]), torch.Size([2, 6]))
+    """
+
+    support: torch.Tensor
+    support_labels: torch.Tensor
+    query: torch.Tensor
+    query_labels: torch.Tensor
+    true_support_labels: torch.Tensor
+    true_query_labels: torch.Tensor
+    way: int
+    recipe: Recipe = field(default_factory=dict)
+
+    @staticmethod
+    def sample(
+        table: ImageTable,
+        *,
+        tasks: int,
+        way: int = 5,
+        shot: int = 5,
+        query: int = 15,
+        seed: int | Sequence[int | str] = 0,
+        classes: Sequence[str] | None = None,
+        noise: Noise | None = None,
+    ) -> TaskPool:
+        """Draw a pool: classes without replacement within a task, images likewise."""
+        from derts.tasks.sampling import TaskSampler
+
+        return TaskSampler(table, classes).draw(
+            tasks=tasks, way=way, shot=shot, query=query, seed=seed, noise=noise
+        )
+
+    def __len__(self) -> int:
+        return len(self.support)
+
+    def __getitem__(self, which: slice | torch.Tensor | Sequence[int]) -> TaskPool:
+        """The tasks at a slice, at integer indices or where a mask is true, as a pool."""
+        key = which if isinstance(which, slice) else torch.as_tensor(which)
+        if isinstance(key, torch.Tensor) and key.ndim == 0:
+            key = key.reshape(1)
+        return self._with({name: tensor[key] for name, tensor in self.tensors().items()})
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TaskPool):
+            return NotImplemented
+        theirs = other.tensors()
+        return self.way == other.way and all(
+            torch.equal(tensor, theirs[name]) for name, tensor in self.tensors().items()
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"TaskPool({len(self)} tasks: {self.way} way, {self.support.shape[1]} support and "
+            f"{self.query.shape[1]} query images each)"
+        )
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The six tensors by name."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+
+    def _with(self, tensors: dict[str, torch.Tensor]) -> TaskPool:
+        return TaskPool(**tensors, way=self.way, recipe=self.recipe)
+
+    def split(self, size: int) -> Iterator[TaskPool]:
+        """Consecutive pools of `size` tasks, the last one perhaps shorter."""
+        return (self[start : start + size] for start in range(0, len(self), size))
+
+    def to(self, device: torch.device | str) -> TaskPool:
+        """The same pool with its tensors on a device."""
+        return self._with({name: tensor.to(device) for name, tensor in self.tensors().items()})
+
+    def mislabelled(self) -> torch.Tensor:
+        """float [N]: share of each task's labels that noise changed. For diagnosis only."""
+        given = torch.cat((self.support_labels, self.query_labels), 1)
+        true = torch.cat((self.true_support_labels, self.true_query_labels), 1)
+        return (given != true).float().mean(1)
+
+    @staticmethod
+    def concatenate(pools: Sequence[TaskPool]) -> TaskPool:
+        """One pool of the tasks of all; the recipe is the first one's."""
+        parts = [pool.tensors() for pool in pools]
+        joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        return pools[0]._with(joined)
+
+    def save(self, path: Path | str) -> None:
+        """Write a safetensors file; `load` gives an equal pool."""
+        about = {"derts": "task-pool", "way": str(self.way), "recipe": json.dumps(self.recipe)}
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in self.tensors().items()}
+        save_file(tensors, str(path), metadata=about)
+
+    @staticmethod
+    def load(path: Path | str) -> TaskPool:
+        """Read a pool that `save` wrote."""
+        names = [item.name for item in fields(TaskPool) if item.name not in ("way", "recipe")]
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                about = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in names}
+            return TaskPool(**tensors, way=int(about["way"]), recipe=json.loads(about["recipe"]))
+        except FileNotFoundError:
+            raise DertsError(f"no task pool at {path}: check the path") from None
+        except (SafetensorError, KeyError, ValueError, OSError) as error:
+            raise DertsError(
+                f"{path} is not a task pool, or is damaged ({error}): save it again"
+            ) from None

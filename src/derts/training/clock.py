@@ -1,0 +1,37 @@
+"""Where the time goes: seconds per named phase."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class Clock:
+    """Adds up the seconds of each phase.
+
+    On a GPU, work runs behind the program's back; `settle` waits for it and counts the wait
+    towards the phase named, so call it before reading the seconds.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time inside the block towards a phase."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent
+
+    def settle(self, name: str) -> None:
+        """Wait for the device, counting the wait towards a phase."""
+        if self.device.type == "cuda":
+            with self.phase(name):
+                torch.cuda.synchronize(self.device)

@@ -1,0 +1,54 @@
+"""Put a learner and its images where the arithmetic will run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from derts.config import HardwareConfig, TrainConfig
+from derts.data.table import ImageTable
+from derts.errors import DertsError
+from derts.learners.base import Learner
+
+
+def choose_device(hardware: HardwareConfig) -> torch.device:
+    """The device a config names; `auto` takes a GPU where there is one."""
+    if hardware.threads:
+        torch.set_num_threads(hardware.threads)
+    if hardware.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(hardware.device)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise DertsError(
+            f"--hardware.device {hardware.device} cannot be used here ({reason}): try auto or cpu"
+        ) from None
+    return device
+
+
+def place_learner(learner: Learner[Any], config: TrainConfig, device: torch.device) -> None:
+    """Move a learner to a device with the precision, memory format and compilation asked for."""
+    hardware = config.hardware
+    learner.to(device)
+    learner.channels_last = hardware.channels_last
+    if hardware.channels_last:
+        learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if hardware.precision == "bfloat16":
+        learner.precision = torch.bfloat16
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cudnn.benchmark = True
+    if hardware.compile and learner.embeds:
+        learner.compile_for(config.meta_batch)
+
+
+def place_table(images: ImageTable, device: torch.device) -> ImageTable:
+    """Images on a GPU where they fit into half of its free memory, else where they are."""
+    if device.type != "cuda" or images.device.type == "cuda":
+        return images
+    free, _ = torch.cuda.mem_get_info(device)
+    return images.to(device) if images.images.nbytes < free // 2 else images
