@@ -70,10 +70,6 @@ class Run:
             except json.JSONDecodeError:
                 return
 
-    def checkpoints(self) -> list[Path]:
-        """Checkpoint files, oldest first."""
-        return sorted((self.path / "checkpoints").glob("update-*.pt"))
-
     def write_result(self, result: Event, name: str = "result.json") -> Path:
         """Write a result as JSON, whole or not at all."""
         target = self.path / name

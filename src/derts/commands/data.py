@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -26,9 +27,9 @@ Examples:
 class PrepareOptions:
     """Options of `derts data prepare`."""
 
-    source: tyro.conf.Positional[Path]
+    source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
     """A data set on disk."""
-    destination: tyro.conf.Positional[Path]
+    destination: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DEST")]
     """Folder to write."""
     size: int | None = None
     """Side of the square images (default 84)."""
@@ -42,13 +43,15 @@ class PrepareOptions:
     """Replace a store that is already there."""
     seed: int = 0
     """Decides the split of the classes where the source has none."""
+    split_fractions: tuple[float, float, float] = (0.64, 0.16, 0.20)
+    """Shares of the classes for train, val and test where the source has no split."""
 
 
 @dataclass(frozen=True)
 class StoreOptions:
     """The one argument of `derts data info` and `derts data verify`."""
 
-    store: tyro.conf.Positional[Path]
+    store: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="STORE")]
     """A folder that derts data prepare wrote."""
 
 
@@ -68,6 +71,7 @@ def prepare(arguments: Sequence[str]) -> None:
         skip_broken=options.skip_broken,
         overwrite=options.overwrite,
         seed=options.seed,
+        split_fractions=options.split_fractions,
         progress=progress,
     )
     for note in made.notes:

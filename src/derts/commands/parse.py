@@ -45,13 +45,13 @@ def parse(
 def _reason(box: str) -> str:
     """The first sentences of tyro's error box, without its frame."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
-    inside = [line.strip("│╰╯─ ") for line in plain.splitlines() if not line.startswith("╭")]
+    lines = [line.strip("│|╭╮╰╯+─- ") for line in plain.splitlines()]
     useful = []
-    for line in filter(None, inside):
-        if "--help" in line or line.startswith("Argument helptext"):
+    for line in [line for line in lines if line][1:]:  # the first line is the box's title
+        if "full helptext" in line or line.startswith("Argument helptext"):
             break
         useful.append(line)
-    return " ".join(useful[:4]) or "these options are not understood"
+    return " ".join(useful[:3]) or "these options are not understood"
 
 
 def print_rows(rows: Sequence[tuple[str, str]]) -> None:

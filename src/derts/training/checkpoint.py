@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import pickle
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,38 +14,48 @@ from derts.errors import DertsError
 from derts.runs import write_atomically
 
 KEEP = 2
+MAGIC = b"derts-checkpoint-1 "
 
 
 def save_checkpoint(folder: Path, update: int, state: dict[str, Any]) -> Path:
-    """Write folder/update-NNNNNNN.pt and remove all but the newest two."""
+    """Write folder/update-NNNNNNN.ckpt and remove all but the newest two.
+
+    The file is one line with a checksum, then what torch.save wrote.
+    """
     buffer = io.BytesIO()
     torch.save(state, buffer)
+    content = buffer.getvalue()
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"update-{update:07d}.pt"
-    write_atomically(path, buffer.getvalue())
-    for old in sorted(folder.glob("update-*.pt"))[:-KEEP]:
+    path = folder / f"update-{update:07d}.ckpt"
+    checksum = hashlib.sha256(content).hexdigest().encode()
+    write_atomically(path, MAGIC + checksum + b"\n" + content)
+    for old in checkpoint_files(folder)[:-KEEP]:
         old.unlink(missing_ok=True)
     return path
 
 
+def checkpoint_files(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, oldest first."""
+    return sorted(folder.glob("update-*.ckpt"))
+
+
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """The state in a checkpoint; its records' checksums are verified first."""
+    """The state in a checkpoint, its checksum verified; tensors and plain values only."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-        if damaged is not None:
-            raise zipfile.BadZipFile(f"wrong checksum in {damaged}")
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        header, _, content = path.read_bytes().partition(b"\n")
+        if not header.startswith(MAGIC):
+            raise ValueError("it does not begin like a checkpoint")
+        if hashlib.sha256(content).hexdigest().encode() != header.removeprefix(MAGIC):
+            raise ValueError("its checksum is wrong")
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        if not isinstance(state, dict) or "learner" not in state:
+            raise ValueError("it holds no learner")
     except FileNotFoundError:
         raise DertsError(f"no checkpoint at {path}: check the path") from None
-    except (
-        zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError
-    ) as error:  # fmt: skip
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DertsError(
             f"checkpoint {path} is damaged or not one of ours ({reason}): "
             "use the one before it, or train again"
         ) from None
-    if not isinstance(state, dict) or "learner" not in state:
-        raise DertsError(f"{path} holds no derts checkpoint: give a file that derts train wrote")
     return state

@@ -14,7 +14,7 @@ from derts.errors import DertsError
 from derts.evaluation import Evaluation
 from derts.progress import progress
 from derts.runs import Run, code_version, machine
-from derts.training.checkpoint import load_checkpoint, save_checkpoint
+from derts.training.checkpoint import checkpoint_files, load_checkpoint, save_checkpoint
 from derts.training.loop import Trainer
 
 Result = dict[str, Any]
@@ -107,7 +107,7 @@ def _summary(evaluation: Evaluation) -> Result:
 def open_trainer(path: Path | str, tables: Mapping[str, ImageTable] | None = None) -> Trainer:
     """A trainer in the state of a run's newest checkpoint."""
     run = Run.open(path)
-    found = run.checkpoints()
+    found = checkpoint_files(run.path / "checkpoints")
     if not found:
         raise DertsError(f"{path} holds no checkpoint: train it first")
     trainer = Trainer(run.config, open_data(run.config.data) if tables is None else tables)

@@ -1,0 +1,170 @@
+"""The command line as a user meets it: exit codes, one line for every mistake."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from derts.cli import COMMANDS, run
+
+TINY = [
+    "--model.width", "4", "--tasks.shot", "1", "--tasks.query", "2", "--meta-batch", "2",
+    "--updates", "3", "--evaluation.tasks", "10", "--evaluation.query", "3", "--quiet",
+]  # fmt: skip
+
+
+def folder_of_classes(path: Path, classes: int = 9, images: int = 6, size: int = 20) -> Path:
+    for number in range(classes):
+        (path / f"class-{number}").mkdir(parents=True)
+        for copy in range(images):
+            color = (number * 25, copy * 40, 128)
+            Image.new("RGB", (size, size), color).save(path / f"class-{number}" / f"{copy}.png")
+    return path
+
+
+def failure(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Run a command that must fail with code 2 and one line; return the line."""
+    assert run(list(words)) == 2
+    captured = capsys.readouterr()
+    lines = [line for line in captured.err.splitlines() if not line.startswith("preparing: ")]
+    assert len(lines) == 1, captured.err
+    assert lines[0].startswith("derts: ")
+    return lines[0]
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"derts {name}" in shown for name in COMMANDS)
+    assert run(["data"]) == 0
+    assert run(["--version"]) == 0
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_command_has_help_with_its_options(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        run([*name.split(), "--help"])
+    assert stop.value.code == 0
+    assert f"usage: derts {name}" in capsys.readouterr().out
+
+
+def test_from_a_folder_of_photos_to_an_evaluated_learner(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder_of_classes(in_folder / "photos")
+    assert run(["data", "prepare", "photos", "store", "--size", "16", "--workers", "1"]) == 0
+    assert run(["data", "info", "store"]) == 0
+    assert "16×16×3" in capsys.readouterr().out
+    assert run(["data", "verify", "store"]) == 0
+    assert run(["train", "--data", "store", "--tasks.way", "2", *TINY, "--out", "first"]) == 0
+    assert "accuracy" in capsys.readouterr().out
+    saved = json.loads((in_folder / "first" / "result.json").read_text())
+    assert run(["evaluate", "first"]) == 0
+    assert f"{saved['accuracy']:.2f}%" in capsys.readouterr().out
+    config = ["--config", "first/config.toml"]
+    assert run(["train", *config, "--quiet", "--out", "second"]) == 0
+    again = json.loads((in_folder / "second" / "result.json").read_text())
+    assert again["accuracies"] == saved["accuracies"]
+
+
+def test_options_win_over_config_files_and_those_over_presets(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (in_folder / "c.toml").write_text("updates = 2\nmeta_batch = 3\n[model]\nwidth = 4\n")
+    flags = ["--tasks.shot", "1", "--evaluation.tasks", "5", "--quiet", "--meta-batch", "2"]
+    words = ["train", "--preset", "demo", "--config", "c.toml", *flags, "--out", "run"]
+    assert run(words) == 0
+    result = json.loads((in_folder / "run" / "result.json").read_text())
+    assert result["config"]["meta_batch"] == 2
+    assert result["updates"] == 2
+    assert result["config"]["tasks"]["query"] == 5  # the preset's
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["trian"], "did you mean 'train'"),
+        (["data", "prepaer"], "choose from data prepare"),
+        (["train", "--upates", "3"], "--upates"),
+        (["train", "--updates", "many"], "invalid literal"),
+        (["train", "--updates", "0"], "at least 1"),
+        (["train", "--tasks.way", "1"], "at least 2"),
+        (["train", "--tasks.way", "5000"], "needs 5000 classes"),
+        (["train", "--tasks.shot", "400"], "images but shot 400"),
+        (["train", "--tasks.noise", "loud"], "loud"),
+        (["train", "--preset", "fast"], "no preset 'fast'"),
+        (["train", "--config", "none.toml"], "no config file"),
+        (["train", "--data", "nowhere"], "nowhere"),
+        (["train", "--data", "."], "holds no data set that is known"),
+        (["train", "--hardware.device", "quantum"], "quantum"),
+        (["evaluate", "nowhere"], "not a run folder"),
+        (["evaluate"], "RUN"),
+        (["data", "prepare", "nowhere", "store"], "nowhere"),
+        (["data", "info", "nowhere"], "does not exist"),
+        (["data", "verify", "."], "store"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_two(
+    words: list[str], expected: str, in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert expected in failure(capsys, *words)
+    assert list(in_folder.iterdir()) == []
+
+
+def test_a_broken_image_is_named(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = folder_of_classes(in_folder / "photos")
+    (photos / "class-3" / "bad.png").write_bytes(b"\x89PNG nothing")
+    line = failure(capsys, "data", "prepare", "photos", "store", "--workers", "1")
+    assert "bad.png" in line
+    assert "--skip-broken" in line
+
+
+def test_a_truncated_store_and_checkpoint_are_named(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder_of_classes(in_folder / "photos")
+    assert run(["data", "prepare", "photos", "store", "--size", "16", "--workers", "1"]) == 0
+    assert run(["train", "--data", "store", "--tasks.way", "2", *TINY, "--out", "first"]) == 0
+    capsys.readouterr()
+    checkpoint = next((in_folder / "first" / "checkpoints").iterdir())
+    checkpoint.write_bytes(checkpoint.read_bytes()[:500])
+    assert "damaged" in failure(capsys, "evaluate", "first")
+    array = in_folder / "store" / "train.npy"
+    array.write_bytes(array.read_bytes()[:-1000])
+    assert "store" in failure(capsys, "train", "--data", "store", *TINY)
+
+
+def test_a_full_disk_is_named(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("derts.training.run.save_checkpoint", full)
+    assert "disk is full" in failure(capsys, "train", "--preset", "demo", *TINY, "--out", "run")
+
+
+def test_control_c_saves_and_says_so(in_folder: Path) -> None:
+    command = [sys.executable, "-m", "derts", "train", "--preset", "demo", *TINY]
+    command += ["--updates", "100000", "--log-every", "1", "--out", "run"]
+    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **quiet)  # type: ignore[call-overload]
+    events = in_folder / "run" / "events.jsonl"
+    limit = time.monotonic() + 60
+    while not (events.exists() and events.stat().st_size) and time.monotonic() < limit:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert said.startswith("derts: interrupted at update")
+    assert "Traceback" not in said
+    assert len(list((in_folder / "run" / "checkpoints").glob("*.ckpt"))) == 1
