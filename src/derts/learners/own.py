@@ -1,0 +1,176 @@
+"""OwnLearner: a model of your own, so that your own training loop can choose its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from derts.errors import DertsError
+from derts.learners.anil import ANIL
+from derts.learners.base import Learner
+from derts.learners.protonet import ProtoNet
+
+Head = Literal["prototypes"] | nn.Linear | Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class OwnLearner(Learner[Any]):
+    """Wraps a plain PyTorch model: give what turns images into features, and say how to classify.
+
+    features     module, method of a module or function: images -> features [n, d]. Of a function
+                 (not of a method) the parameters are unknown: move and switch its model yourself
+    image_shape  (height, width, channels) of your images, `table.image_shape`
+    way          classes per task
+    head         "prototypes": nearest class mean, logits −‖h − mean‖² / distance_divisor;
+                 an nn.Linear(d, way): adapted to each support set by inner_steps steps of
+                 inner_lr, differentiated through (one without bias gets a bias that starts at 0);
+                 a function (support features [T, S, d], support labels [T, S], query features
+                 [T, Q, d]) -> logits [T, Q, way]
+    preprocess   uint8 [n, height, width, channels] -> what `features` takes; by default floats
+                 of about zero mean and unit variance, [n, channels, height, width]
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    >>> learner = OwnLearner(model, image_shape=(8, 8, 1), way=3)
+    >>> learner.backbone.dim
+    10
+    >>> learner.features(torch.zeros(2, 6, 8, 8, 1, dtype=torch.uint8)).shape
+    torch.Size([2, 6, 10])
+    """
+
+    def __init__(
+        self,
+        features: Callable[[Tensor], Tensor],
+        image_shape: tuple[int, int, int],
+        way: int = 5,
+        head: Head = "prototypes",
+        *,
+        preprocess: Callable[[Tensor], Tensor] | None = None,
+        inner_steps: int = 3,
+        inner_lr: float = 0.5,
+        distance_divisor: float = 64.0,
+    ) -> None:
+        super().__init__(_Backbone(features))
+        self.preprocess = preprocess
+        self.way = way
+        dim = self._find_dim(image_shape)
+        self.backbone.dim = dim  # type: ignore[assignment]
+        self.rule: Learner[Any]
+        if isinstance(head, nn.Linear):
+            if (head.in_features, head.out_features) != (dim, way):
+                raise DertsError(
+                    f"the head is Linear({head.in_features}, {head.out_features}) but there are "
+                    f"{dim} features and {way} classes: give Linear({dim}, {way})"
+                )
+            if not isinstance(head.weight, nn.Parameter):
+                raise DertsError(
+                    "the head's weight is computed, not a parameter: give a plain nn.Linear, or "
+                    "a function that adapts your head"
+                )
+            self.rule = ANIL(_Size(dim), way, inner_steps, inner_lr, feature_scale=1.0)
+            self.rule.head_weight = head.weight  # the same parameter, for any optimiser
+            if isinstance(head.bias, nn.Parameter):
+                self.rule.head_bias = head.bias
+            self.rule.to(head.weight)
+        elif head == "prototypes":
+            self.rule = ProtoNet(_Size(dim), way, distance_divisor)
+        elif callable(head):
+            self.rule = _FunctionHead(_Size(dim), head)
+        else:
+            raise DertsError(
+                f"head is {head!r}; give 'prototypes', an nn.Linear or a function of support "
+                "features, support labels and query features"
+            )
+
+    @property
+    def device(self) -> torch.device:
+        return self._reference().device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._reference().dtype
+
+    def _reference(self) -> Tensor:
+        """A parameter to take device and dtype from; a model without any is taken to be on CPU."""
+        for value in self.parameters():
+            if value.is_floating_point():
+                return value
+        return torch.empty(0)
+
+    def normalise(self, images: Tensor) -> Tensor:
+        return super().normalise(images) if self.preprocess is None else self.preprocess(images)
+
+    def adapt(self, features: Tensor, labels: Tensor) -> Any:
+        return self.rule.adapt(features, labels)
+
+    def logits(self, adapted: Any, features: Tensor) -> Tensor:
+        return self.rule.logits(adapted, features)
+
+    def start(self, tasks: int) -> Any:
+        """The unadapted linear head; the other heads know no class before the support set."""
+        if not isinstance(self.rule, ANIL):
+            raise DertsError(
+                "this head exists only once it has seen a support set; an nn.Linear head has a "
+                "state before adaptation"
+            )
+        return self.rule.start(tasks)
+
+    def _find_dim(self, image_shape: tuple[int, int, int]) -> int:
+        images = torch.zeros(2, *image_shape, dtype=torch.uint8, device=self.device)
+        was_training = [(module, module.training) for module in self.modules()]
+        self.eval()
+        try:
+            with torch.no_grad():
+                features: object = self.backbone(self.normalise(images))
+        finally:
+            for module, training in was_training:
+                module.training = training
+        if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
+            shape = list(features.shape) if isinstance(features, Tensor) else type(features)
+            raise DertsError(
+                f"features of 2 images of shape {list(image_shape)} are {shape}, not [2, d]: "
+                "flatten what your model gives"
+            )
+        return features.shape[1]
+
+
+class _Backbone(nn.Module):
+    """The user's model as a module; `dim` is filled in after a dry run."""
+
+    def __init__(self, features: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.run = features
+        owner = getattr(features, "__self__", None)
+        # a method such as `model.encode`: its module takes part in eval() and parameters()
+        self.owner = owner if isinstance(owner, nn.Module) else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(x)
+
+
+class _Size(nn.Module):
+    """Stands where a rule that sees features only expects a backbone."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+
+class _FunctionHead(Learner[tuple[Tensor, Tensor]]):
+    """Adapting only remembers the support set; the user's function does the rest."""
+
+    def __init__(
+        self, backbone: nn.Module, head: Callable[[Tensor, Tensor, Tensor], Tensor]
+    ) -> None:
+        super().__init__(backbone)
+        self.head = head
+
+    def adapt(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return features, labels
+
+    def logits(self, adapted: tuple[Tensor, Tensor], features: Tensor) -> Tensor:
+        return self.head(*adapted, features)
+
+    def start(self, tasks: int) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
