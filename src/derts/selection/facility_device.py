@@ -9,13 +9,10 @@ from torch import Tensor
 from derts.selection.facility_distances import (
     CLOSE,
     DIRECT_DIMENSIONS,
-    Doubles,
-    Entries,
-    Floats,
-    Integers,
     rounder,
     unit_points,
 )
+from derts.selection.facility_matrix import Doubles, Entries, Floats, Integers
 
 BLOCK_ENTRIES = 1 << 26
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from derts.selection.facility_distances import Doubles, Floats, Integers, Matrix
+from derts.selection.facility_matrix import Doubles, Floats, Integers, Matrix
 
 Picks = tuple[Integers, Doubles, Floats]
 LAZY_BATCH = 16

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from derts.selection.facility_distances import QUICK_ERROR, Doubles, Floats, Integers, Matrix
+from derts.selection.facility_matrix import QUICK_ERROR, Doubles, Floats, Integers, Matrix
 
 DENSE_PICKS = 16
 BYTES_PER_ENTRY = 24  # column and value, and the copies while the lists are made
