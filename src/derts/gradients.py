@@ -19,13 +19,14 @@ knows neither `last-layer` nor `feature`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from derts.clock import Clock
 from derts.data.table import ImageTable
 from derts.errors import DertsError
 from derts.learners.anil import ANIL
@@ -34,6 +35,7 @@ from derts.learners.embedding import TaskFeatures, evaluation_mode, task_feature
 from derts.learners.maml import MAML
 from derts.learners.own import OwnLearner
 from derts.tasks.pool import TaskPool
+from derts.tasks.randomness import generator
 
 ESTIMATES = ("logit-theta", "logit", "last-layer", "feature", "error-profile", "exact")
 NEED_FEATURES = ("last-layer", "feature")
@@ -47,12 +49,17 @@ class PoolEstimate:
     losses      [N] mean query loss after adaptation
     errors      [N] Σ over the query of ‖p − y‖ after adaptation
     accuracies  [N] share of the query labelled as given after adaptation
+
+    reference_losses and reference_errors [N] are those of the same images with random labels, for
+    `derts.selection.filters.find_noisy`; None where they were not asked for.
     """
 
     gradients: dict[str, Tensor]
     losses: Tensor
     errors: Tensor
     accuracies: Tensor
+    reference_losses: Tensor | None = None
+    reference_errors: Tensor | None = None
 
 
 def estimate_gradients(
@@ -78,32 +85,43 @@ def estimate_pool(
     pool: TaskPool,
     estimates: Sequence[str] = ("logit",),
     tasks_at_once: int = 256,
+    reference_seed: int | Sequence[int | str] | None = None,
+    clock: Clock | None = None,
 ) -> PoolEstimate:
     """All named estimates, losses and errors of a pool from one pass, without a graph.
 
-    Each different image is embedded once, with running statistics read and left alone.
-    Rows of tasks whose numbers overflow are not finite: the caller decides what to do with them.
+    Each different image is embedded once, with running statistics read and left alone. With a
+    `reference_seed` every task is scored a second time with labels drawn from that seed: the
+    images are not embedded again, so this is cheap, except for MAML. Rows of tasks whose numbers
+    overflow are not finite: the caller decides what to do with them. A clock counts the time as
+    "embedding" and "estimating".
     """
     names = (estimates,) if isinstance(estimates, str) else tuple(estimates)
     _check(learner, pool, names)
     rows: dict[str, list[Tensor]] = {name: [] for name in names if name != "exact"}
-    losses, errors, accuracies = [], [], []
-    with evaluation_mode(learner):
-        for part in task_features(learner, images, pool, tasks_at_once):
-            adapted = learner.adapt(part.support, part.pool.support_labels.to(learner.device))
-            labels = part.pool.query_labels.to(learner.device)
-            logits = learner.logits(adapted, part.query)
-            loss, accuracy = query_losses(logits, labels)
-            wrong = _errors(logits, labels)
-            losses.append(loss)
-            errors.append(wrong.norm(dim=-1).sum(1))
-            accuracies.append(accuracy)
-            for name, found in rows.items():
-                found.append(_rows(name, learner, part, adapted, wrong, labels))
-    gradients = {name: torch.cat(found) for name, found in rows.items()}
+    found: list[_Scores] = []
+    reference: list[_Scores] = []
+    random = None if reference_seed is None else _with_random_labels(pool, reference_seed)
+    clock = clock or Clock(learner.device)
+    with clock.phase("estimating"), evaluation_mode(learner):
+        done = 0
+        for part in task_features(learner, images, pool, tasks_at_once, clock):
+            scores, adapted, wrong = _score(learner, part, part.pool)
+            found.append(scores)
+            for name, values in rows.items():
+                values.append(_rows(name, learner, part, adapted, wrong))
+            if random is not None:
+                reference.append(_score(learner, part, random[done : done + len(part.pool)]).scores)
+            done += len(part.pool)
+        clock.settle("estimating")
+    gradients = {name: torch.cat(values) for name, values in rows.items()}
     if "exact" in names:
         gradients["exact"] = exact_gradients(learner, images, pool)
-    return PoolEstimate(gradients, torch.cat(losses), torch.cat(errors), torch.cat(accuracies))
+    losses, errors, accuracies = map(torch.cat, zip(*found, strict=True))
+    if random is None:
+        return PoolEstimate(gradients, losses, errors, accuracies)
+    reference_losses, reference_errors, _ = map(torch.cat, zip(*reference, strict=True))
+    return PoolEstimate(gradients, losses, errors, accuracies, reference_losses, reference_errors)
 
 
 def exact_gradients(
@@ -141,20 +159,66 @@ def exact_gradients(
     return found
 
 
+def usable_estimates(learner: Learner[Any]) -> tuple[str, ...]:
+    """The names of the estimates that a learner knows.
+
+    >>> import derts
+    >>> from derts.models import CNN4
+    >>> usable_estimates(derts.MAML(CNN4(channels=1, image_size=(16, 16), width=2), way=3))
+    ('logit-theta', 'logit', 'error-profile', 'exact')
+    """
+    return tuple(name for name in ESTIMATES if learner.embeds or name not in NEED_FEATURES)
+
+
 def _check(learner: Learner[Any], pool: TaskPool, names: Sequence[str]) -> None:
+    usable = usable_estimates(learner)
     for name in names:
         if name not in ESTIMATES:
             raise DertsError(
-                f"no gradient estimate is called {name!r}; choose from {', '.join(ESTIMATES)}"
+                f"no gradient estimate is called {name!r}; choose from {', '.join(usable)}"
             )
-        if name in NEED_FEATURES and not learner.embeds:
-            possible = ", ".join(known for known in ESTIMATES if known not in NEED_FEATURES)
+        if name not in usable:
             raise DertsError(
                 f"{type(learner).__name__} has no features apart from the task, so the estimate "
-                f"{name!r} does not exist; choose from {possible}"
+                f"{name!r} does not exist; choose from {', '.join(usable)}"
             )
     if len(pool) == 0:
         raise DertsError("the pool has no tasks to estimate; draw at least one")
+
+
+class _Scores(NamedTuple):
+    """[T] each."""
+
+    losses: Tensor
+    errors: Tensor
+    accuracies: Tensor
+
+
+class _Scored(NamedTuple):
+    """`wrong` is p − y [T, Q, way] after adaptation."""
+
+    scores: _Scores
+    adapted: Any
+    wrong: Tensor
+
+
+def _score(learner: Learner[Any], part: TaskFeatures, labelled: TaskPool) -> _Scored:
+    """Adapts to the labels of `labelled`, which need not be those of `part`."""
+    adapted = learner.adapt(part.support, labelled.support_labels.to(learner.device))
+    labels = labelled.query_labels.to(learner.device)
+    logits = learner.logits(adapted, part.query)
+    losses, accuracies = query_losses(logits, labels)
+    wrong = _errors(logits, labels)
+    return _Scored(_Scores(losses, wrong.norm(dim=-1).sum(1), accuracies), adapted, wrong)
+
+
+def _with_random_labels(pool: TaskPool, seed: int | Sequence[int | str]) -> TaskPool:
+    source = generator(seed)
+    return replace(
+        pool,
+        support_labels=torch.randint(pool.way, pool.support.shape, generator=source),
+        query_labels=torch.randint(pool.way, pool.query.shape, generator=source),
+    )
 
 
 def _errors(logits: Tensor, labels: Tensor) -> Tensor:
@@ -163,14 +227,10 @@ def _errors(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _rows(
-    name: str,
-    learner: Learner[Any],
-    part: TaskFeatures,
-    adapted: Any,
-    wrong: Tensor,
-    labels: Tensor,
+    name: str, learner: Learner[Any], part: TaskFeatures, adapted: Any, wrong: Tensor
 ) -> Tensor:
     """One estimate [T, dim] of some tasks; `wrong` is p − y [T, Q, way] after adaptation."""
+    labels = part.pool.query_labels.to(learner.device)
     rule = learner.rule if isinstance(learner, OwnLearner) else learner
     if name == "logit-theta" and isinstance(rule, ANIL | MAML):
         unadapted = learner.logits(learner.start(len(labels)), part.query)

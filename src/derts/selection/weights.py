@@ -1,0 +1,122 @@
+"""How much each selected row counts, so that the selection stands for its pool."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from derts.errors import DertsError
+
+Weighting = Literal["counts", "none", "calibrated"]
+
+# An estimate sees part of a task's gradient; what it does not see adds Σ w² × its variance to the
+# error. 1 takes that variance to be as large as the variance of the estimates.
+RIDGE = 1.0
+
+
+def selection_weights(
+    kind: Weighting,
+    gradients: Tensor,
+    indices: Tensor,
+    counts: Tensor,
+    cap: float | None = None,
+) -> Tensor:
+    """Weights [K] of the selected rows, mean 1.
+
+    counts      how many rows of the pool each stands for (γ, the paper)
+    none        all alike
+    calibrated  all alike, corrected so that the weighted sum meets the pool's sum
+
+    gradients [N, d] are the pool's, indices [K] the selected rows, counts [K] their γ; the answer
+    is on the device of `counts`. No weight may exceed `cap` × the mean before the last scaling.
+
+    >>> pool = torch.tensor([[0.0], [0.1], [5.0]])
+    >>> selection_weights("counts", pool, torch.tensor([1, 2]), torch.tensor([2.0, 1.0]))
+    tensor([1.3333, 0.6667])
+    """
+    if kind not in get_args(Weighting):
+        raise DertsError(f"no weights are called {kind!r}; choose {', '.join(get_args(Weighting))}")
+    counts = counts if counts.is_floating_point() else counts.float()
+    if kind == "counts":
+        weights = counts
+    elif kind == "none":
+        weights = torch.ones_like(counts)
+    else:
+        weights = calibrated(gradients, indices).to(counts)
+    if cap is not None:
+        weights = limit(weights, cap)
+    return scale_to_mean_one(weights)
+
+
+def calibrated(gradients: Tensor, indices: Tensor, ridge: float = RIDGE) -> Tensor:
+    """Weights [K] near N/K whose weighted sum of rows is near the sum of all rows.
+
+    w = N/K + δ with Σδ = 0 minimises ‖Σ w g − Σ_pool g‖² + λ‖δ‖², where g are the gradients
+    [N, d] less the pool's mean, scaled to a mean squared length of 1 and λ = ridge. Then negative
+    weights become 0. A large ridge leaves all weights alike; with none and K > d the sums meet.
+
+    >>> calibrated(torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([0, 1]), 1e-9).round()
+    tensor([0., 3.])
+    """
+    return calibration(gradients, indices, ridge).clamp(min=0)
+
+
+def calibration(gradients: Tensor, indices: Tensor, ridge: float = RIDGE) -> Tensor:
+    """What `calibrated` gives before negative weights become 0; their sum is N."""
+    if ridge < 0:
+        raise DertsError(f"the ridge of calibrated weights is {ridge}; give 0 or more")
+    pool, count = gradients.detach(), len(indices)
+    if count == 0:
+        raise DertsError("no rows are selected; weights need at least one")
+    pool = pool if pool.is_floating_point() else pool.float()
+    length = pool.var(0, correction=0).sum().double().sqrt()
+    even = len(pool) / count
+    weights = torch.full((count,), even, dtype=torch.float64, device=pool.device)
+    if float(length) > 0:
+        chosen = pool[indices.to(pool.device)].double() - pool.mean(0, dtype=torch.float64)
+        chosen = chosen / length
+        missing = -even * chosen.sum(0)  # the centred pool sums to 0
+        # Σδ = 0 lets each row lose the selection's mean: what is left is a plain ridge problem
+        # that is blind to directions in which all selected rows agree.
+        centred = chosen - chosen.mean(0)
+        weights = weights + _ridge(centred, missing, max(ridge, 1e-12))
+    return weights.to(pool.dtype)
+
+
+def limit(weights: Tensor, cap: float) -> Tensor:
+    """Weights of at most `cap` × their mean (of before).
+
+    >>> limit(torch.tensor([1.0, 1.0, 7.0]), cap=2.0)
+    tensor([1., 1., 6.])
+    """
+    if not cap > 0:
+        raise DertsError(f"the cap on weights is {cap}; give a number above 0")
+    return weights.clamp(max=cap * float(weights.mean()))
+
+
+def scale_to_mean_one(weights: Tensor) -> Tensor:
+    """Weights [K] scaled so that their mean is 1.
+
+    >>> scale_to_mean_one(torch.tensor([1.0, 3.0]))
+    tensor([0.5000, 1.5000])
+    """
+    mean = float(weights.mean()) if len(weights) else 0.0
+    if not (0 < mean < float("inf")):
+        raise DertsError(
+            f"{len(weights)} weights with mean {mean} cannot be scaled to mean 1; select rows "
+            "with finite gradients, or use the weights 'none'"
+        )
+    return weights / mean
+
+
+def _ridge(rows: Tensor, target: Tensor, ridge: float) -> Tensor:
+    """δ [K] minimising ‖rowsᵀ δ − target‖² + ridge ‖δ‖² for centred rows [K, d]."""
+    count, dim = rows.shape
+    identity = torch.eye(min(count, dim), dtype=rows.dtype, device=rows.device)
+    if dim <= count:
+        solution: Tensor = rows @ torch.linalg.solve(rows.T @ rows + ridge * identity, target)
+    else:
+        solution = torch.linalg.solve(rows @ rows.T + ridge * identity, rows @ target)
+    return solution
