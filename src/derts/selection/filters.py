@@ -23,6 +23,7 @@ Numbers = NDArray[np.float64]
 
 # √N × dip of a uniform sample exceeds this once in 50 times, that of a Gaussian one never
 MODES_APART = 0.45
+NOISY_KEPT = 2.0  # clean tasks that may be lost to drop one noisy task
 LEAST_NOISE = 0.02  # a smaller share of tasks that score like random labels is chance
 
 
@@ -55,11 +56,17 @@ def find_noisy(
 
     Automatic asks `reference` [any number] first, scores of the same images with random labels
     (`estimate_pool(…, reference_seed=…)`): the share of the pool that scores like these, and the
-    threshold with the fewest tasks on the wrong side. Without a reference, or where the upper of
-    two modes scores lower than random labels do, it drops the upper mode: Hartigan's dip says
-    whether there are two, the valley of a kernel density where they part. Otherwise nothing goes.
-    Otsu's threshold, the best split in two by variance, always splits, and at the midpoint of two
-    means even where one mode is much wider or fuller. Measured: docs/selection.md.
+    threshold that costs least, a noisy task kept counting as two clean ones dropped. Without a
+    reference, or where the upper of two modes scores lower than random labels do, it drops the
+    upper mode: Hartigan's dip says whether there are two, the valley of a kernel density where
+    they part. Otherwise nothing goes. (Otsu's threshold, the best split in two by variance,
+    splits clean pools too, and in the wrong place where one mode is wider or fuller.)
+
+    Measured by query loss on pools of 640 glyph tasks, ANIL and ProtoNet after 50 to 250 updates
+    (means over pools): of clean pools a reference drops nothing, the dip nothing, Otsu 54%. With
+    10 to 60% of the tasks noisy, the clean tasks dropped and the noisy ones in what is kept are
+    2% and 3% with a reference, 2% and 15% by the dip, 14% and 3% by Otsu, 0% and 28% by 1.25 ×
+    the mean.
 
     Scores that are not finite are dropped and count for nothing else.
 
@@ -87,7 +94,7 @@ def find_noisy(
             random = _finite(reference.detach().double().cpu().numpy())
             noise, limit = _like_random(ordered, random)
             # much more above the valley than random labels explain: noise of another kind
-            if noise >= above_valley / 2:
+            if limit < math.inf and noise >= above_valley / 2:
                 threshold = limit
     else:
         raise DertsError(f"no rule is called {rule!r}; choose from {', '.join(get_args(Rule))}")
@@ -139,14 +146,18 @@ def _like_random(ordered: Numbers, random: Numbers) -> tuple[float, float]:
     # thinner tails hold too few tasks to count
     tails = np.linspace(0.5, min(0.5, max(0.1, 16 / min(len(ordered), len(random)))), 9)
     limits = np.quantile(random, 1 - tails)
-    noise = min(1.0, float((_share_from(ordered, limits) / tails).min()))
+    shares = _share_from(ordered, limits)
+    # half a standard error more: the smallest of several bounds errs downwards
+    bounds = (shares + 0.5 * np.sqrt(shares / len(ordered))) / tails
+    noise = min(1.0, float(bounds.min()))
     if noise < LEAST_NOISE:
         return noise, math.inf
-    # clean tasks dropped + noisy ones kept, less what does not depend on the threshold
-    wrong = _share_from(ordered, ordered) - 2 * noise * _share_from(random, ordered)
+    # clean tasks dropped + NOISY_KEPT × noisy ones kept, less what no threshold changes
+    kept_cost = (1 + NOISY_KEPT) * noise * _share_from(random, ordered)
+    wrong = _share_from(ordered, ordered) - kept_cost
     best = int(wrong.argmin())
-    if wrong[best] >= 0 or best / len(ordered) < max((1 - noise) / 2, LEAST_NOISE):
-        # what is kept must be most of what is clean, or the scores cannot tell the two apart
+    if wrong[best] >= 0 or best / len(ordered) < max((1 - noise) / 3, LEAST_NOISE):
+        # little is left of what is clean: the scores cannot tell the two apart
         return noise, math.inf
     return noise, float(ordered[best])
 
