@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from derts.clock import Clock
 from derts.config import LearnerConfig, ModelConfig
 from derts.data.table import ImageTable
 from derts.errors import DertsError
@@ -182,6 +183,30 @@ def test_small_chunks_give_the_same_answer(name: str) -> None:
         torch.testing.assert_close(chunks.gradients[key], value)
     torch.testing.assert_close(chunks.losses, whole.losses)
     torch.testing.assert_close(chunks.errors, whole.errors)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_the_reference_is_the_same_images_with_random_labels(name: str) -> None:
+    model, pool = learner(name), tasks()
+    found = estimate_pool(model, images(), pool, [], tasks_at_once=2, reference_seed=(1, "noise"))
+    random = generator((1, "noise"))
+    relabelled = replace(
+        pool,
+        support_labels=torch.randint(WAY, pool.support.shape, generator=random),
+        query_labels=torch.randint(WAY, pool.query.shape, generator=random),
+    )
+    expected = estimate_pool(model, images(), relabelled, [])
+    assert found.reference_losses is not None
+    assert found.reference_errors is not None
+    torch.testing.assert_close(found.reference_losses, expected.losses)
+    torch.testing.assert_close(found.reference_errors, expected.errors)
+    assert expected.reference_losses is None
+
+
+def test_a_clock_tells_embedding_from_estimating() -> None:
+    clock = Clock(torch.device("cpu"))
+    estimate_pool(learner("anil"), images(), tasks(), clock=clock)
+    assert set(clock.seconds) == {"embedding", "estimating"}
 
 
 def test_losses_come_without_any_estimate() -> None:
