@@ -63,11 +63,11 @@ def find_noisy(
     splits clean pools too, and in the wrong place where one mode is wider or fuller.)
 
     Measured by query loss on 120 pools of 640 glyph tasks (the constants were chosen on three
-    quarters of them); ANIL and ProtoNet, 1 and 5 shots, after 50 to 250 updates; means over pools. Of clean
-    pools a reference drops nothing, the dip nothing, Otsu 54%. With 10 to 60% of the tasks noisy,
-    the clean tasks dropped and the noisy ones in what is kept are 2% and 2% with a reference, 2%
-    and 11% by the dip, 14% and 2% by Otsu, 0% and 27% by 1.25 × the mean. Before 50 updates
-    scores tell less, and a reference drops 3% of clean pools (at worst 21%): warm up first.
+    quarters of them); ANIL and ProtoNet, 1 and 5 shots, after 50 to 250 updates; means over
+    pools. Of clean pools a reference drops nothing, the dip nothing, Otsu 54%. With 10 to 60% of
+    the tasks noisy, the clean tasks dropped and the noisy ones in what is kept are 2% and 2% with
+    a reference, 2% and 11% by the dip, 14% and 2% by Otsu, 0% and 27% by 1.25 × the mean. Before
+    50 updates a reference drops 3% of clean pools (at worst 21%): warm up first.
 
     Scores that are not finite are dropped and count for nothing else.
 
