@@ -6,6 +6,7 @@ Read the package in the order in which the data flows:
     tasks        2. few-shot tasks as indices  -> TaskPool
     models       3. backbones                  -> features
     learners     4. meta-learners              -> adapted heads, query logits, outer loss
+    gradients    5. g-tilde                    -> matrix [tasks, dim]
     selection    6. who trains next            -> weighted meta-batches
     training     7. the loop                   -> checkpoints and a run folder
     evaluation   8. fixed test tasks           -> mean and interval
@@ -17,11 +18,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from derts.config import TrainConfig
+    from derts.config import LearnerConfig, ModelConfig, TrainConfig
     from derts.data import ImageTable, from_dataset, glyphs, open_data
     from derts.errors import DertsError
     from derts.evaluation import evaluate
+    from derts.gradients import estimate_gradients
     from derts.learners import ANIL, MAML, Learner, ProtoNet, build_learner
+    from derts.learners.own import OwnLearner
+    from derts.selection import Selection, Strategy, select
     from derts.tasks import SwapNoise, TaskNoise, TaskPool
     from derts.training import Trainer, train
 
@@ -39,7 +43,14 @@ _HOMES = {
     "TaskPool": "tasks",
     "TrainConfig": "config",
     "Trainer": "training",
+    "OwnLearner": "learners.own",
+    "LearnerConfig": "config",
+    "ModelConfig": "config",
+    "Selection": "selection",
+    "Strategy": "selection",
     "build_learner": "learners",
+    "estimate_gradients": "gradients",
+    "select": "selection",
     "evaluate": "evaluation",
     "from_dataset": "data",
     "glyphs": "data",
@@ -53,7 +64,12 @@ __all__ = [
     "DertsError",
     "ImageTable",
     "Learner",
+    "LearnerConfig",
+    "ModelConfig",
+    "OwnLearner",
     "ProtoNet",
+    "Selection",
+    "Strategy",
     "SwapNoise",
     "TaskNoise",
     "TaskPool",
@@ -61,10 +77,12 @@ __all__ = [
     "Trainer",
     "__version__",
     "build_learner",
+    "estimate_gradients",
     "evaluate",
     "from_dataset",
     "glyphs",
     "open_data",
+    "select",
     "train",
 ]
 

@@ -13,10 +13,13 @@ from derts import __version__
 from derts.errors import DertsError
 
 COMMANDS = {
+    "demo": ("derts.commands.demo:demo", "random against derts on built-in, mislabelled tasks"),
     "data prepare": ("derts.commands.data:prepare", "decode a data set once into a store"),
     "data info": ("derts.commands.data:info", "show what a store holds"),
     "data verify": ("derts.commands.data:verify", "check a store against its checksums"),
     "train": ("derts.commands.train:train", "train a few-shot learner and evaluate it"),
+    "diagnose": ("derts.commands.diagnose:diagnose", "how well estimates stand for a pool"),
+    "select": ("derts.commands.select:select", "select rows of any matrix, no tasks needed"),
     "evaluate": ("derts.commands.evaluate:evaluate", "evaluate a trained run again"),
 }
 

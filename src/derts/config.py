@@ -92,10 +92,34 @@ class LearnerConfig:
 class StrategyConfig:
     """Which tasks are trained on."""
 
-    name: Literal["random"] = "random"
-    """random: uniform tasks."""
-    warmup: int = 0
+    name: Literal["random", "derts"] = "random"
+    """random: uniform tasks; derts: a weighted subset of a pool, without the noisy ones."""
+    warmup: int = 100
     """Updates with random tasks before the strategy begins (they count as updates)."""
+    pool: int = 3200
+    """derts: tasks that are drawn and scored per round."""
+    ratio: float = 0.3
+    """derts: share of the pool that is selected."""
+    estimate: Literal["logit-theta", "logit", "last-layer", "feature", "error-profile"] = "logit"
+    """derts: what stands for a task's gradient (docs/estimates.md)."""
+    engine: Literal["greedy", "lazy", "stochastic", "uniform"] = "greedy"
+    """derts: facility location, exact, lazy or stochastic; or a uniform choice."""
+    epsilon: float = 0.01
+    """derts, stochastic: smaller looks at more candidates."""
+    weights: Literal["counts", "none", "calibrated"] = "counts"
+    """derts: pool tasks that a selected one stands for, all alike, or fitted to the pool."""
+    weight_cap: float = 0.0
+    """derts: largest weight as a multiple of the mean (0: no limit)."""
+    batching: Literal["shuffled", "coreset"] = "shuffled"
+    """derts: batches from the whole selection, or each selected from its own part of the pool."""
+    drop_score: Literal["none", "norm", "loss", "error"] = "loss"
+    """derts: what makes a task look noisy: its estimate's norm, query loss or query error."""
+    drop_rule: Literal["multiple", "quantile", "automatic"] = "automatic"
+    """derts: drop above a multiple of the mean, the largest share, or by a two-part split."""
+    drop_value: float = 1.25
+    """derts: the multiple, or the share to drop."""
+    drop_when: Literal["before", "after"] = "before"
+    """derts: drop noisy tasks before or after selecting."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +199,7 @@ class TrainConfig:
             ("log-every", 1, self.log_every),
             ("checkpoint-every", 1, self.checkpoint_every),
             ("strategy.warmup", 0, self.strategy.warmup),
+            ("strategy.pool", 1, self.strategy.pool),
             ("validate-every", 0, self.validate_every),
             ("tasks.way", 2, self.tasks.way),
             ("tasks.shot", 1, self.tasks.shot),
@@ -192,6 +217,11 @@ class TrainConfig:
         ):
             if number is not None and not number > 0:
                 raise DertsError(f"--{name} is {number}: it must be above 0")
+
+        if not 0 < self.strategy.ratio <= 1:
+            raise DertsError(
+                f"--strategy.ratio is {self.strategy.ratio}: it must be above 0 and at most 1"
+            )
 
     def resolved(self) -> TrainConfig:
         """The same with every default that depends on the learner filled in.

@@ -19,12 +19,39 @@ Config = TypeVar("Config")
 
 PRESETS: dict[str, Values] = {
     "gpu": {"hardware": {"precision": "bfloat16", "channels_last": True, "compile": True}},
+    "derts": {"strategy": {"name": "derts"}},
+    "paper": {
+        "strategy": {
+            "name": "derts",
+            "estimate": "logit-theta",
+            "engine": "greedy",
+            "weights": "counts",
+            "weight_cap": 0.0,
+            "batching": "shuffled",
+            "drop_score": "none",
+        }
+    },
+    "paper-noisy": {
+        "strategy": {
+            "name": "derts",
+            "estimate": "logit-theta",
+            "engine": "greedy",
+            "weights": "counts",
+            "weight_cap": 0.0,
+            "batching": "shuffled",
+            "drop_score": "norm",
+            "drop_rule": "multiple",
+            "drop_value": 1.25,
+            "drop_when": "after",
+        }
+    },
     "demo": {
         "data": "glyphs",
-        "tasks": {"query": 5},
+        "tasks": {"query": 5, "noise": "tasks", "noisy_fraction": 0.6},
         "model": {"width": 32},
         "learner": {"name": "protonet", "distance_divisor": 4.0},
-        "updates": 250,
+        "strategy": {"warmup": 40, "pool": 400},
+        "updates": 140,
         "meta_batch": 8,
     },
 }

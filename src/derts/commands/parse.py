@@ -59,3 +59,14 @@ def print_rows(rows: Sequence[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"{name:<{width}}  {value}", file=sys.stdout)
+
+
+def print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    """A heading and rows in aligned columns on standard output, the first column to the left."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for number, row in enumerate(rows):
+        cells = [f"{row[0]:<{widths[0]}}"]
+        cells += [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
+        print("  ".join(cells).rstrip())
+        if number == 0:
+            print("  ".join("─" * width for width in widths))

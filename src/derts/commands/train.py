@@ -10,6 +10,7 @@ from typing import Annotated
 
 import tyro
 
+from derts.clock import SELECTION_PHASES, TRAINING_PHASES
 from derts.commands.parse import parse, print_rows
 from derts.config import TrainConfig
 from derts.config_file import PRESETS, apply_presets, read_config
@@ -53,12 +54,16 @@ def train(arguments: Sequence[str]) -> None:
 
     result = run(config, out, overwrite=options.overwrite, quiet=options.quiet)
     seconds = result["seconds"]
-    training = sum(seconds.get(name, 0.0) for name in ("tasks", "update"))
+    training = sum(seconds[name] for name in TRAINING_PHASES if name in seconds)
+    selection = sum(seconds[name] for name in SELECTION_PHASES if name in seconds)
+    each = 1000 * training / max(result["updates"], 1)
     print_rows(
         [
             ("learner", f"{config.learner.name}, {config.model.backbone}-{config.model.width}"),
             ("tasks", f"{config.tasks.way} way, {config.tasks.shot} shot, from {config.data}"),
-            ("updates", f"{result['updates']} in {training:.1f} s ({_per_update(result)})"),
+            ("strategy", config.strategy.name),
+            ("updates", f"{result['updates']} in {training:.1f} s ({each:.1f} ms each)"),
+            ("selection", f"{100 * selection / max(training, 1e-9):.1f}% of that time"),
             (
                 "accuracy",
                 f"{result['accuracy']:.2f}% ± {result['interval']:.2f} on "
@@ -76,12 +81,6 @@ def default_name(config: TrainConfig) -> str:
         f"{config.learner.name}-{config.strategy.name}-{Path(config.data).name}{noise}"
         f"-{config.tasks.way}way{config.tasks.shot}shot-seed{config.seed}"
     )
-
-
-def _per_update(result: dict[str, dict[str, float]]) -> str:
-    seconds = result["seconds"]
-    each = (seconds.get("update", 0.0) + seconds.get("tasks", 0.0)) / float(result["updates"])  # type: ignore[arg-type]
-    return f"{1000 * each:.1f} ms each"
 
 
 def _defaults(arguments: Sequence[str]) -> TrainOptions:

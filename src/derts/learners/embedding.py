@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from derts.clock import Clock
 from derts.data.table import ImageTable
 from derts.learners.base import Learner
 from derts.tasks.pool import TaskPool
@@ -44,13 +45,19 @@ def embed_images(learner: Learner[Any], images: ImageTable, indices: torch.Tenso
 
 
 def task_features(
-    learner: Learner[Any], images: ImageTable, pool: TaskPool, tasks_at_once: int = 256
+    learner: Learner[Any],
+    images: ImageTable,
+    pool: TaskPool,
+    tasks_at_once: int = 256,
+    clock: Clock | None = None,
 ) -> Iterator[TaskFeatures]:
     """The pool in order, `tasks_at_once` tasks at a time; call inside `evaluation_mode`.
 
     Images that several tasks share are embedded once, as long as the features of all of them
-    fit into FEATURE_BYTES; a larger pool is embedded in as few pieces as do.
+    fit into FEATURE_BYTES; a larger pool is embedded in as few pieces as do. A clock counts
+    the time for that as "embedding".
     """
+    clock = clock or Clock(learner.device)
     if not learner.embeds:
         for part in pool.split(min(tasks_at_once, 16)):
             support, query = images.gather(part.support), images.gather(part.query)
@@ -63,7 +70,9 @@ def task_features(
         piece = max(tasks_at_once, FEATURE_BYTES // (per_image * per_task))
     for part in pool.split(piece):
         named, places = torch.cat((part.support, part.query), 1).unique(return_inverse=True)
-        features = embed_images(learner, images, named)
+        with clock.phase("embedding"):
+            features = embed_images(learner, images, named)
+            clock.settle("embedding")
         places = places.to(features.device)
         for start in range(0, len(part), tasks_at_once):
             chosen = features[places[start : start + tasks_at_once]]

@@ -23,6 +23,8 @@ Numbers = NDArray[np.float64]
 
 # √N × dip of a uniform sample exceeds this once in 50 times, that of a Gaussian one never
 MODES_APART = 0.45
+# clean tasks may be of two kinds, hard and easy: where nothing scores like random labels, ask more
+MODES_FAR_APART = 0.6
 NOISY_KEPT = 2.0  # clean tasks that may be lost to drop one noisy task
 LEAST_NOISE = 0.02  # a smaller share of tasks that score like random labels is chance
 
@@ -87,16 +89,16 @@ def find_noisy(
     elif rule == "quantile":
         threshold = _quantile(ordered, value)
     elif rule == "automatic":
-        threshold, above_valley = math.inf, 0.0
-        if dip.size >= MODES_APART:
-            threshold = find_valley(ordered, dip)
-            above_valley = float((ordered >= threshold).mean())
+        threshold, apart, limit = math.inf, MODES_APART, math.inf
         if reference is not None:
             random = _finite(reference.detach().double().cpu().numpy())
             noise, limit = _like_random(ordered, random)
-            # much more above the valley than random labels explain: noise of another kind
-            if limit < math.inf and noise >= above_valley / 2:
-                threshold = limit
+            apart = MODES_APART if noise >= LEAST_NOISE else MODES_FAR_APART
+        if dip.size >= apart:
+            threshold = find_valley(ordered, dip)
+        # much more above the valley than random labels explain: noise of another kind
+        if limit < math.inf and noise >= float((ordered >= threshold).mean()) / 2:
+            threshold = limit
     else:
         raise DertsError(f"no rule is called {rule!r}; choose from {', '.join(get_args(Rule))}")
     drop = ~(np.isfinite(held) & (held < threshold))

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from derts.clock import Clock
 from derts.data.table import ImageTable
 from derts.learners.base import Learner, Outcome
 from derts.tasks.pool import TaskPool
-from derts.training.clock import Clock
 
 State = dict[str, Any]
 
@@ -37,6 +37,7 @@ class Context:
     images: ImageTable
     draw: Callable[[int, str, int], TaskPool]
     meta_batch: int
+    seed: int = 0
     update: int = 0
     clock: Clock = field(default_factory=lambda: Clock(torch.device("cpu")))
     log: Callable[[dict[str, Any]], None] = lambda event: None

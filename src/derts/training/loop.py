@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from derts.clock import Clock
 from derts.config import TaskConfig, TrainConfig
 from derts.data.table import ImageTable
 from derts.errors import DertsError
@@ -17,7 +18,6 @@ from derts.progress import Advance
 from derts.selection import build_strategy
 from derts.selection.strategy import Context
 from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, TaskSampler
-from derts.training.clock import Clock
 from derts.training.hardware import choose_device, place_learner, place_table
 
 Log = Callable[[dict[str, Any]], None]
@@ -73,7 +73,13 @@ class Trainer:
         self.tasks_trained = 0
         self._images_per_update = 0
         self.context = Context(
-            self.learner, self.images, self.draw, config.meta_batch, 0, self.clock, log
+            self.learner,
+            self.images,
+            self.draw,
+            config.meta_batch,
+            seed=config.seed,
+            clock=self.clock,
+            log=log,
         )
         self.draw(1, "check", 0)  # impossible tasks are refused before the first update
         if config.model.drop_block:

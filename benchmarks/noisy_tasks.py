@@ -1,0 +1,102 @@
+"""Random sampling, the paper's rule and derts where most tasks are mislabelled, and where none is.
+
+    python benchmarks/noisy_tasks.py --data mini --out results/noisy-tasks-h200.json
+
+Every variant of a learner and seed continues from one shared warm-up (per kind of noise), so that
+differences are paired. One line per run; the JSON file is written after each.
+`--split val --variants …` is how a preset's values are chosen: on validation classes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from derts.comparison import Comparison, compare
+from derts.config_file import PRESETS, Values, apply_presets, with_values
+from derts.data import open_data
+from derts.runs import code_version, machine
+from derts.training import Trainer
+from derts.training.checkpoint import save_checkpoint
+from derts.training.run import Result
+
+CLEAN: Values = {"tasks": {"noise": "none"}}
+
+
+def derts(**strategy: object) -> Values:
+    """The derts preset with some of the strategy's values changed."""
+    return {"strategy": {"name": "derts", **strategy}}
+
+
+VARIANTS: dict[str, Values] = {
+    "random": {"strategy": {"name": "random"}},
+    "paper": PRESETS["paper-noisy"],
+    "derts": derts(),
+    "derts-uniform": derts(engine="uniform"),
+    "derts-calibrated": derts(weights="calibrated"),
+    "derts-unweighted": derts(weights="none"),
+    "derts-coreset": derts(batching="coreset"),
+    "derts-feature": derts(estimate="feature", weights="calibrated"),
+    "derts-error": derts(drop_score="error"),
+}
+VARIANTS |= {f"{name} clean": {**values, **CLEAN} for name, values in VARIANTS.items()}
+VARIANTS["paper clean"] = {**PRESETS["paper"], **CLEAN}
+USUAL = ["random", "paper", "derts", "random clean", "paper clean", "derts clean"]
+
+
+def main() -> None:
+    """Run every learner, seed and variant."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--learners", nargs="+", default=["anil", "protonet"])
+    parser.add_argument("--variants", nargs="+", default=USUAL, choices=list(VARIANTS))
+    parser.add_argument("--preset", nargs="*", default=["gpu"])
+    parser.add_argument("--updates", type=int, default=500)
+    parser.add_argument("--warmup", type=int, default=100)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--pool", type=int, default=3200)
+    parser.add_argument("--meta-batch", type=int, default=32)
+    parser.add_argument("--checkpoints", type=Path, help="folder for each run's last checkpoint")
+    options = parser.parse_args()
+    tables = open_data(options.data)
+    everything = Comparison()
+    for learner in options.learners:
+        base = with_values(
+            apply_presets(options.preset),
+            {
+                "data": Path(options.data).name,
+                "learner": {"name": learner},
+                "tasks": {"noise": "tasks", "noisy_fraction": 0.6},
+                "strategy": {"warmup": options.warmup, "pool": options.pool},
+                "evaluation": {"split": options.split},
+                "updates": options.updates,
+                "meta_batch": options.meta_batch,
+            },
+            "benchmark",
+        )
+
+        def record(result: Result, trainer: Trainer, learner: str = learner) -> None:
+            result["learner"] = learner
+            everything.results.append(result)
+            noise, dropped = result["noise"], result["dropped_share"]
+            kept = "" if noise["kept"] is None else f", kept {100 * noise['kept']:.1f}% wrong"
+            kept += "" if dropped is None else f", dropped {100 * dropped:.1f}%"
+            print(
+                f"{learner} {result['variant']} seed {result['seed']}: {result['accuracy']:.2f} ± "
+                f"{result['interval']:.2f}, {result['ms_per_update']:.1f} ms per update, "
+                f"selection {100 * result['selection_share']:.1f}%{kept}",
+                flush=True,
+            )
+            everything.save(options.out, machine=machine(str(trainer.device)), code=code_version())
+            if options.checkpoints is not None and result["seed"] == 0:
+                name = f"{learner}-{result['variant'].replace(' ', '-')}"
+                save_checkpoint(options.checkpoints / name, trainer.update, trainer.state_dict())
+
+        chosen = {name: VARIANTS[name] for name in options.variants}
+        compare(base, chosen, range(options.seeds), tables, after_run=record)
+
+
+if __name__ == "__main__":
+    main()

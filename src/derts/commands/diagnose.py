@@ -1,0 +1,70 @@
+"""derts diagnose"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from derts.commands.parse import parse, print_table
+
+DESCRIPTION = """How well does each estimate stand for a pool's true gradient?
+
+Loads a run's newest checkpoint, draws a pool of training tasks as the run would, and shows for
+every estimate and weighting the relative error of the pool's exact gradient, beside random
+subsets of the same size; how well distances agree with the exact ones; and how well each score
+tells noisy tasks from clean. Writes diagnosis.json and diagnosis.png into the run folder.
+
+Examples:
+  derts diagnose runs/first --pool 640
+"""
+
+
+@dataclass(frozen=True)
+class DiagnoseOptions:
+    """Options of `derts diagnose`."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """A folder that derts train wrote."""
+    pool: int = 640
+    """Tasks in the pool."""
+    ratio: float = 0.3
+    """Share of the pool that is selected."""
+    draws: int = 100
+    """Random subsets to compare with."""
+    data: str | None = None
+    """Other data than the run was trained on."""
+    quiet: bool = False
+    """No progress, just the result."""
+
+
+def diagnose(arguments: Sequence[str]) -> None:
+    """Parse, diagnose, print, draw."""
+    options = parse(DiagnoseOptions, arguments, "diagnose", DESCRIPTION)
+
+    from derts.data import open_data
+    from derts.diagnosis import diagnose as measure
+    from derts.progress import progress, silent
+    from derts.report.diagnosis import draw_diagnosis, table_rows
+    from derts.runs import Run, write_atomically
+    from derts.training.run import open_trainer
+
+    run = Run.open(options.run)
+    trainer = open_trainer(options.run, open_data(options.data or run.config.data))
+    pool = trainer.draw(options.pool, "diagnosis", 0)
+    shown = silent if options.quiet else progress
+    found = measure(
+        trainer.learner, trainer.images, pool,
+        ratio=options.ratio, draws=options.draws, progress=shown,
+    )  # fmt: skip
+    values = found.as_dict()
+    write_atomically(run.path / "diagnosis.json", (json.dumps(values, indent=1) + "\n").encode())
+    draw_diagnosis(values, run.path / "diagnosis.png")
+    for rows in table_rows(values):
+        print_table(rows)
+        print()
+    print(f"written  {run.path / 'diagnosis.json'}, {run.path / 'diagnosis.png'}")

@@ -1,0 +1,167 @@
+"""Strategies side by side: the same seeds, the same warm-up, the same test tasks."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from derts.clock import SELECTION_PHASES, TRAINING_PHASES
+from derts.config import StrategyConfig, TrainConfig
+from derts.config_file import Values, with_values
+from derts.data.table import ImageTable
+from derts.progress import Advance
+from derts.runs import write_atomically
+from derts.statistics import Estimate, over_seeds, paired_difference
+from derts.training.loop import Trainer
+from derts.training.run import Result, make_result
+
+
+@dataclass
+class Comparison:
+    """Results of several variants and seeds; the first variant is the one compared with."""
+
+    results: list[Result] = field(default_factory=list)
+
+    @property
+    def variants(self) -> list[str]:
+        """Names in the order in which they were run."""
+        return list(dict.fromkeys(result["variant"] for result in self.results))
+
+    def accuracies(self, variant: str) -> dict[int, float]:
+        """Accuracy by seed."""
+        return {
+            result["seed"]: result["accuracy"]
+            for result in self.results
+            if result["variant"] == variant
+        }
+
+    def difference(self, variant: str, baseline: str) -> Estimate:
+        """Paired difference over the seeds that both have."""
+        ours, theirs = self.accuracies(variant), self.accuracies(baseline)
+        seeds = sorted(ours.keys() & theirs.keys())
+        return paired_difference([ours[s] for s in seeds], [theirs[s] for s in seeds])
+
+    def mean(self, variant: str, key: Callable[[Result], float | None]) -> float | None:
+        """Mean of a number over a variant's runs; None where no run has it."""
+        values = [key(result) for result in self.results if result["variant"] == variant]
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if known else None
+
+    def table(self, baseline: str | None = None) -> list[tuple[str, ...]]:
+        """Rows of text, the first a heading."""
+        baseline = baseline or self.variants[0]
+        heading = (
+            "strategy", "accuracy", f"against {baseline}",
+            "wrong labels kept", "ms/update", "selection",
+        )  # fmt: skip
+        rows: list[tuple[str, ...]] = [heading]
+        for name in self.variants:
+            kept = self.mean(name, lambda result: result["noise"]["kept"])
+            milliseconds = self.mean(name, lambda result: result["ms_per_update"])
+            share = self.mean(name, lambda result: result["selection_share"])
+            difference = "" if name == baseline else f"{_signed(self.difference(name, baseline))}"
+            rows.append(
+                (
+                    name,
+                    str(over_seeds(list(self.accuracies(name).values()))),
+                    difference,
+                    "" if kept is None else f"{100 * kept:.1f}%",
+                    f"{milliseconds:.0f}",
+                    f"{100 * (share or 0.0):.1f}%",
+                )
+            )
+        return rows
+
+    def save(self, path: Path | str, **about: Any) -> None:
+        """Write all results as one JSON file."""
+        content = json.dumps({**about, "runs": self.results}) + "\n"
+        write_atomically(Path(path), content.encode())
+
+    @staticmethod
+    def load(path: Path | str) -> Comparison:
+        """Read what `save` wrote."""
+        return Comparison(json.loads(Path(path).read_text(encoding="utf-8"))["runs"])
+
+
+def compare(
+    base: TrainConfig,
+    variants: Mapping[str, Values],
+    seeds: Sequence[int],
+    tables: Mapping[str, ImageTable],
+    *,
+    after_run: Callable[[Result, Trainer], None] = lambda result, trainer: None,
+    advance: Advance = lambda count=1, note=None: None,
+    comparison: Comparison | None = None,
+) -> Comparison:
+    """Train every variant (values on top of `base`) with every seed.
+
+    Variants that differ in nothing but the strategy continue from one shared warm-up.
+    """
+    comparison = comparison or Comparison()
+    for seed in seeds:
+        warm: dict[TrainConfig, dict[str, Any]] = {}
+        for name, values in variants.items():
+            config = replace(with_values(base, values, f"variant {name}"), seed=seed).resolved()
+            trainer, record = _trainer(config, tables)
+            shared = replace(config, strategy=StrategyConfig(warmup=config.strategy.warmup))
+            if shared not in warm:
+                trainer.train(config.strategy.warmup, advance)
+                warm[shared] = copy.deepcopy(trainer.state_dict())
+            else:
+                trainer.load_state_dict(copy.deepcopy(warm[shared]))
+            before = dict(trainer.clock.seconds)
+            trainer.train(
+                advance=lambda count=1, note=None, name=name: advance(count, f"{name}: {note}")
+            )
+            evaluation = trainer.evaluate(config.evaluation.split)
+            result = make_result(trainer, evaluation)
+            result |= {"variant": name, **summarise(trainer, before, record)}
+            comparison.results.append(result)
+            after_run(result, trainer)
+    return comparison
+
+
+def _trainer(config: TrainConfig, tables: Mapping[str, ImageTable]) -> tuple[Trainer, list[Result]]:
+    rounds: list[Result] = []
+
+    def log(event: Result) -> None:
+        if event["event"] == "round":
+            rounds.append(event)
+
+    return Trainer(config, tables, log), rounds
+
+
+def summarise(trainer: Trainer, before: Mapping[str, float], rounds: list[Result]) -> Result:
+    """Time per update and the share of selection since the warm-up; noise, averaged over rounds."""
+    spent = {
+        name: total - before.get(name, 0.0)
+        for name, total in trainer.clock.seconds.items()
+        if name in TRAINING_PHASES
+    }
+    whole = sum(spent.values())
+    selection = sum(spent.get(name, 0.0) for name in SELECTION_PHASES)
+    updates = trainer.config.updates - min(trainer.config.strategy.warmup, trainer.config.updates)
+    noise: dict[str, float | None] = {}
+    for key in ("pool", "selected", "dropped", "kept"):
+        known = [event["noise"][key] for event in rounds if event["noise"][key] is not None]
+        noise[key] = round(sum(known) / len(known), 6) if known else None
+    return {
+        "ms_per_update": round(1000 * whole / max(updates, 1), 3),
+        "selection_share": round(selection / whole, 6) if whole else 0.0,
+        "noise": noise,
+        "dropped_share": _mean([event["looks_noisy"] / event["pool"] for event in rounds]),
+        "effective_tasks": _mean([event["effective_tasks"] for event in rounds]),
+        "rounds": len(rounds),
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return round(sum(values) / len(values), 6) if values else None
+
+
+def _signed(estimate: Estimate) -> str:
+    return f"{estimate.mean:+.2f} ± {estimate.interval:.2f}"

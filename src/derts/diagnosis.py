@@ -1,0 +1,164 @@
+"""Theorem 1's ε, measured: how well each estimate and weighting stands for a pool's gradient."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from derts.data.table import ImageTable
+from derts.gradients import PoolEstimate, estimate_pool, exact_gradients, usable_estimates
+from derts.learners.base import Learner
+from derts.progress import Progress, silent
+from derts.selection.facility_location import select
+from derts.selection.filters import find_noisy, separation
+from derts.selection.weights import Weighting, selection_weights
+from derts.tasks.pool import TaskPool
+from derts.tasks.randomness import generator
+
+WEIGHTINGS: tuple[Weighting, ...] = ("counts", "none", "calibrated")
+PAIRS = 20_000  # pairs of tasks whose distances are ranked
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What `derts diagnose` shows.
+
+    estimates  one row per estimate: relative error of the pool's exact gradient by weighting,
+               rank correlation of distances with the exact ones, largest and effective weight
+    random     relative error of random subsets of the same size: mean, and spread over draws
+    scores     one row per noise score: how well it tells noisy tasks from clean (None: no noise)
+    """
+
+    pool: int
+    selected: int
+    random: dict[str, float]
+    estimates: list[dict[str, Any]] = field(default_factory=list)
+    scores: list[dict[str, Any]] = field(default_factory=list)
+    mislabelled: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def diagnose(
+    learner: Learner[Any],
+    images: ImageTable,
+    pool: TaskPool,
+    *,
+    ratio: float = 0.3,
+    draws: int = 100,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """Compare every estimate with the pool's exact gradient.
+
+    The relative error is ‖Σ_S w g − Σ_M g‖ / ‖Σ_M g‖ with g the exact gradients, w scaled so that
+    Σw = N, and S the tasks that the estimate selects: Theorem 1's ε, relative.
+    """
+    names = usable_estimates(learner)
+    count = max(1, round(ratio * len(pool)))
+    with (progress or silent)("diagnosing", len(names) + 1, "steps") as advance:
+        exact = exact_gradients(learner, images, pool)
+        advance(1, note="exact gradients")
+        cheap = [name for name in names if name != "exact"]
+        found = estimate_pool(learner, images, pool, cheap, reference_seed=(seed, "reference"))
+        found.gradients["exact"] = exact
+        rows = []
+        for name in names:
+            rows.append(_row(name, found.gradients[name], exact, count, seed))
+            advance(1, note=name)
+    return Diagnosis(
+        len(pool),
+        count,
+        _random_subsets(exact, found, count, draws, seed),
+        rows,
+        _scores(found, pool),
+        round(float(pool.mislabelled().mean()), 6),
+    )
+
+
+def relative_error(exact: torch.Tensor, indices: torch.Tensor, weights: torch.Tensor) -> float:
+    """‖Σ_S w g − Σ_M g‖ / ‖Σ_M g‖ for exact gradients [N, P]; weights [K] are scaled to Σw = N."""
+    weights = (weights / weights.sum() * len(exact)).to(exact)
+    target = exact.sum(0)
+    return float((weights @ exact[indices.to(exact.device)] - target).norm() / target.norm())
+
+
+def _row(
+    name: str, gradients: torch.Tensor, exact: torch.Tensor, count: int, seed: int
+) -> dict[str, Any]:
+    selection = select(gradients, count)
+    row: dict[str, Any] = {"estimate": name, "size": gradients.shape[1], "error": {}}
+    for kind in WEIGHTINGS:
+        weights = selection_weights(kind, gradients, selection.indices, selection.weights)
+        row["error"][kind] = relative_error(exact, selection.indices, weights)
+    order = torch.randperm(len(gradients), generator=generator((seed, "subset")))[:count]
+    fitted = selection_weights("calibrated", gradients, order, torch.ones(count))
+    row["error"]["random subset, calibrated"] = relative_error(exact, order, fitted)
+    counts = selection.weights
+    row["largest_count"] = float(counts.max())
+    row["effective_tasks"] = float(counts.sum().square() / counts.square().sum())
+    row["rank_correlation"] = distance_rank_correlation(gradients, exact, seed)
+    return row
+
+
+def distance_rank_correlation(first: torch.Tensor, second: torch.Tensor, seed: int) -> float:
+    """Spearman's correlation of the distances of the same random pairs of rows in both."""
+    random = generator((seed, "pairs"))
+    pairs = torch.randint(len(first), (2, PAIRS), generator=random)
+    a, b = pairs[:, pairs[0] != pairs[1]]
+
+    def ranks(rows: torch.Tensor) -> torch.Tensor:
+        parts = [
+            (rows[i.to(rows.device)] - rows[j.to(rows.device)]).norm(dim=1).cpu()
+            for i, j in zip(a.split(256), b.split(256), strict=True)
+        ]
+        return torch.cat(parts).argsort().argsort().double()
+
+    return float(torch.corrcoef(torch.stack((ranks(first), ranks(second))))[0, 1])
+
+
+def _random_subsets(
+    exact: torch.Tensor, found: PoolEstimate, count: int, draws: int, seed: int
+) -> dict[str, float]:
+    random = generator((seed, "random subsets"))
+    errors = torch.tensor(
+        [
+            relative_error(
+                exact,
+                torch.randperm(len(exact), generator=random)[:count],
+                torch.ones(count),
+            )
+            for _ in range(draws)
+        ]
+    )
+    return {"mean": float(errors.mean()), "deviation": float(errors.std()), "draws": draws}
+
+
+def _scores(found: PoolEstimate, pool: TaskPool) -> list[dict[str, Any]]:
+    wrong = pool.mislabelled()
+    noisy = wrong > 0
+    scores = {
+        "norm of logit-theta": found.gradients["logit-theta"].norm(dim=1).cpu(),
+        "norm of logit": found.gradients["logit"].norm(dim=1).cpu(),
+        "loss": found.losses.cpu(),
+        "error": found.errors.cpu(),
+    }
+    references = {"loss": found.reference_losses, "error": found.reference_errors}
+    mixed = bool(noisy.any()) and not bool(noisy.all())
+    rows = []
+    for name, values in scores.items():
+        split = find_noisy(values, "automatic", reference=references.get(name))
+        keeps = bool((~split.drop).any())
+        rows.append(
+            {
+                "score": name,
+                "auroc": separation(values, noisy) if mixed else None,
+                "dropped": float(split.drop.float().mean()),
+                "mislabelled_kept": float(wrong[~split.drop].mean()) if keeps else None,
+            }
+        )
+    return rows

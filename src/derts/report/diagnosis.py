@@ -1,0 +1,85 @@
+"""A diagnosis as tables and one figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+Rows = list[tuple[str, ...]]
+
+
+def table_rows(values: dict[str, Any]) -> tuple[Rows, Rows]:
+    """Two tables of text, each with a heading: the estimates, and the noise scores."""
+    kinds = list(values["estimates"][0]["error"])
+    estimates: Rows = [
+        ("estimate", "size", *kinds, "largest γ", "effective tasks", "rank correlation")
+    ]
+    for row in values["estimates"]:
+        errors = [f"{row['error'][kind]:.3f}" for kind in kinds]
+        numbers = (f"{row['largest_count']:.0f}", f"{row['effective_tasks']:.0f}")
+        estimates.append(
+            (row["estimate"], str(row["size"]), *errors, *numbers, f"{row['rank_correlation']:.2f}")
+        )
+    random = values["random"]
+    uniform = f"{random['mean']:.3f} ± {random['deviation']:.3f}"
+    blank = ("",) * (len(kinds) + 1)
+    estimates.append(("random subset", "", uniform, *blank[:-2], "1", str(values["selected"]), ""))
+    scores: Rows = [("noise score", "AUROC", "automatic split drops", "wrong labels kept")]
+    for row in values["scores"]:
+        auroc = "no noise" if row["auroc"] is None else f"{row['auroc']:.3f}"
+        kept = row["mislabelled_kept"]
+        scores.append(
+            (
+                row["score"],
+                auroc,
+                f"{100 * row['dropped']:.1f}%",
+                "" if kept is None else f"{100 * kept:.1f}%",
+            )
+        )
+    return estimates, scores
+
+
+def draw_diagnosis(values: dict[str, Any], path: Path) -> None:
+    """Relative error by estimate and weighting against random subsets; and the noise scores."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, width_ratios=(3, 1.3))
+    rows = values["estimates"]
+    kinds = list(rows[0]["error"])
+    width = 0.8 / len(kinds)
+    colors = ("#2b6cb0", "#a0aec0", "#2f855a", "#d69e2e")
+    for number, kind in enumerate(kinds):
+        places = [index + (number - (len(kinds) - 1) / 2) * width for index in range(len(rows))]
+        heights = [row["error"][kind] for row in rows]
+        left.bar(places, heights, width, label=kind, color=colors[number % len(colors)])
+    random = values["random"]
+    left.axhline(random["mean"], color="#c53030", linestyle="--", linewidth=1.2)
+    left.text(
+        len(rows) - 0.5, random["mean"], "random subset", color="#c53030", va="bottom", ha="right"
+    )
+    left.set_yscale("log")
+    left.set_xticks(range(len(rows)), [row["estimate"] for row in rows], rotation=15)
+    left.set_ylabel("relative error of the pool's exact gradient")
+    left.set_title(f"{values['selected']} of {values['pool']} tasks selected (lower is better)")
+    left.legend(frameon=False, fontsize=8)
+    _draw_scores(right, values["scores"])
+    figure.savefig(path, dpi=150)
+
+
+def _draw_scores(axes: Any, scores: list[dict[str, Any]]) -> None:
+    names = [row["score"].replace(" of ", "\nof ") for row in scores]
+    if scores[0]["auroc"] is None:
+        heights = [100 * row["dropped"] for row in scores]
+        axes.set_xlabel("% of a clean pool that the\nautomatic split drops")
+    else:
+        heights = [row["auroc"] for row in scores]
+        axes.axvline(0.5, color="#c53030", linestyle="--", linewidth=1.2)
+        axes.set_xlim(0, 1)
+        axes.set_xlabel("AUROC, noisy against clean tasks")
+    axes.barh(range(len(names)), heights, color="#2b6cb0")
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_title("Which score sees noise?")

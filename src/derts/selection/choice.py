@@ -1,0 +1,177 @@
+"""One round's choice: drop, select, weigh, batch. Estimates in, batches of pool indices out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from derts.config import StrategyConfig
+from derts.errors import DertsError
+from derts.gradients import PoolEstimate
+from derts.selection.facility_location import select
+from derts.selection.filters import NoiseSplit, find_noisy
+from derts.selection.weights import scale_to_mean_one, selection_weights
+from derts.tasks.randomness import generator
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a round trains on. All tensors on the CPU.
+
+    selected   int64 [K]   pool indices that were selected, before an `after` drop
+    batches    lists of pool indices, in the order of training
+    weights    float [N]   weight of each pool task, mean 1 over those in `batches`, else 0
+    drop       bool [N]    tasks that look noisy
+    threshold  their score's limit (None: nothing was asked to be dropped)
+    objective  Σ of distances to the nearest selected task (None: uniform choice)
+    """
+
+    selected: torch.Tensor
+    batches: tuple[torch.Tensor, ...]
+    weights: torch.Tensor
+    drop: torch.Tensor
+    threshold: float | None = None
+    objective: float | None = None
+
+    @property
+    def kept(self) -> torch.Tensor:
+        """int64: pool indices that are trained on."""
+        return torch.cat(self.batches)
+
+    def record(self) -> dict[str, Any]:
+        """Numbers for the log: sizes, threshold, objective and how even the weights are."""
+        weights = self.weights[self.kept]
+        effective = float(weights.sum().square() / weights.square().sum())
+        return {
+            "pool": len(self.drop),
+            "selected": len(self.selected),
+            "kept": len(self.kept),
+            "looks_noisy": int(self.drop.sum()),
+            "threshold": self.threshold,
+            "objective": self.objective,
+            "largest_weight": round(float(weights.max()), 4),
+            "effective_tasks": round(effective, 2),
+        }
+
+
+def choose(
+    config: StrategyConfig, estimate: PoolEstimate, meta_batch: int, seed: tuple[int | str, ...]
+) -> Choice:
+    """Choose the tasks of a round from a pool's estimates."""
+    gradients = estimate.gradients[config.estimate]
+    split = _noisy(config, estimate, gradients)
+    usable = gradients.isfinite().all(1).cpu()
+    before = config.drop_when == "before"
+    candidates = (usable & ~split.drop if before else usable).nonzero().squeeze(1)
+    if not len(candidates):
+        raise DertsError(_nothing_left(config, estimate, split))
+    count = max(1, min(len(candidates), round(config.ratio * len(gradients))))
+    groups = [candidates]
+    sizes = [count]
+    if config.batching == "coreset":
+        parts = max(1, count // meta_batch)
+        order = candidates[torch.randperm(len(candidates), generator=generator((*seed, "parts")))]
+        groups = list(order.tensor_split(parts))
+        sizes = [min(len(group), -(-count // parts)) for group in groups]
+    picked = [
+        _pick(config, gradients, group, size, (*seed, number))
+        for number, (group, size) in enumerate(zip(groups, sizes, strict=True))
+    ]
+    selected = torch.cat([part.indices for part in picked])
+    raw = torch.zeros(len(gradients))
+    raw[selected] = torch.cat([part.weights for part in picked])
+    keep = torch.ones(len(raw), dtype=torch.bool) if before else ~split.drop
+    batches = _batches(
+        config, [part.indices[keep[part.indices]] for part in picked], meta_batch, seed
+    )
+    if not batches:
+        raise DertsError(_nothing_left(config, estimate, split))
+    trained = torch.cat(batches)
+    weights = torch.zeros_like(raw)
+    weights[trained] = scale_to_mean_one(raw[trained])
+    objectives = [part.objective for part in picked if part.objective is not None]
+    return Choice(
+        selected,
+        tuple(batches),
+        weights,
+        split.drop,
+        None if config.drop_score == "none" else split.threshold,
+        sum(objectives) if objectives else None,
+    )
+
+
+@dataclass(frozen=True)
+class _Picked:
+    indices: torch.Tensor
+    weights: torch.Tensor
+    objective: float | None
+
+
+def _pick(
+    config: StrategyConfig,
+    gradients: torch.Tensor,
+    candidates: torch.Tensor,
+    count: int,
+    seed: tuple[int | str, ...],
+) -> _Picked:
+    """`count` of the candidates (pool indices) with their weights."""
+    random = generator(seed)
+    if config.engine == "uniform":
+        chosen = torch.randperm(len(candidates), generator=random)[:count]
+        return _Picked(candidates[chosen], torch.ones(count), None)
+    rows = gradients[candidates.to(gradients.device)]
+    number = int(torch.randint(2**31, (1,), generator=random))
+    found = select(rows, count, engine=config.engine, epsilon=config.epsilon, seed=number)
+    weights = selection_weights(
+        config.weights, rows, found.indices, found.weights, cap=config.weight_cap or None
+    )
+    return _Picked(candidates[found.indices], weights.cpu().float(), found.objective)
+
+
+def _noisy(config: StrategyConfig, estimate: PoolEstimate, gradients: torch.Tensor) -> NoiseSplit:
+    if config.drop_score == "none":
+        return NoiseSplit(torch.zeros(len(gradients), dtype=torch.bool), float("inf"), 0.0)
+    reference = {"loss": estimate.reference_losses, "error": estimate.reference_errors}
+    return find_noisy(
+        _scores(config, estimate).cpu(),
+        config.drop_rule,
+        config.drop_value,
+        reference=reference.get(config.drop_score),
+    )
+
+
+def needs_reference(config: StrategyConfig) -> bool:
+    """Whether the drop rule wants to know how randomly labelled tasks would score."""
+    return config.drop_rule == "automatic" and config.drop_score in ("loss", "error")
+
+
+def _scores(config: StrategyConfig, estimate: PoolEstimate) -> torch.Tensor:
+    if config.drop_score == "norm":
+        norms: torch.Tensor = torch.linalg.vector_norm(estimate.gradients[config.estimate], dim=1)
+        return norms
+    return estimate.losses if config.drop_score == "loss" else estimate.errors
+
+
+def _batches(
+    config: StrategyConfig,
+    parts: list[torch.Tensor],
+    meta_batch: int,
+    seed: tuple[int | str, ...],
+) -> list[torch.Tensor]:
+    if config.batching == "shuffled":
+        (kept,) = parts
+        order = torch.randperm(len(kept), generator=generator((*seed, "order")))
+        parts = list(kept[order].split(meta_batch))
+    return [part for part in parts if len(part)]
+
+
+def _nothing_left(config: StrategyConfig, estimate: PoolEstimate, split: NoiseSplit) -> str:
+    scores = _scores(config, estimate) if config.drop_score != "none" else estimate.losses
+    return (
+        f"a round of {len(scores)} tasks keeps none: the limit on {config.drop_score} is "
+        f"{split.threshold:.4g}, the tasks reach from {float(scores.min()):.4g} to "
+        f"{float(scores.max()):.4g} (mean {float(scores.mean()):.4g}); raise "
+        "--strategy.drop-value, use --strategy.drop-rule automatic, or lower the learning rate"
+    )

@@ -1,0 +1,143 @@
+"""The strategy in the trainer."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from derts.comparison import Comparison, compare
+from derts.config import (
+    EvaluationConfig,
+    LearnerConfig,
+    ModelConfig,
+    StrategyConfig,
+    TaskConfig,
+    TrainConfig,
+)
+from derts.config_file import apply_presets
+from derts.data import ImageTable
+from derts.errors import DertsError
+from derts.training import Trainer
+from derts.training.checkpoint import load_checkpoint, save_checkpoint
+
+Tables = dict[str, ImageTable]
+
+SMALL = TrainConfig(
+    tasks=TaskConfig(shot=2, query=3, noise="tasks"),
+    model=ModelConfig(width=8),
+    learner=LearnerConfig(distance_divisor=4.0),
+    strategy=StrategyConfig("derts", warmup=3, pool=40, ratio=0.5),
+    evaluation=EvaluationConfig(tasks=40, query=5),
+    updates=12,
+    meta_batch=4,
+)
+
+
+def trained(config: TrainConfig, tables: Tables) -> tuple[Trainer, list[dict[str, Any]]]:
+    events: list[dict[str, Any]] = []
+    trainer = Trainer(config, tables, events.append)
+    trainer.train()
+    return trainer, [event for event in events if event["event"] == "round"]
+
+
+@pytest.mark.parametrize("name", ["protonet", "anil", "maml"])
+@pytest.mark.parametrize("preset", ["paper", "paper-noisy", "derts"])
+def test_every_preset_trains_every_learner(name: str, preset: str, letters: Tables) -> None:
+    chosen = apply_presets([preset], SMALL)
+    config = replace(chosen, learner=LearnerConfig(name), updates=6)  # type: ignore[arg-type]
+    trainer, rounds = trained(config, letters)
+    assert trainer.update == 6
+    assert rounds
+
+
+def test_rounds_are_logged_with_time_weights_and_noise(letters: Tables) -> None:
+    trainer, rounds = trained(SMALL, letters)
+    assert rounds[0]["update"] == 3
+    for event in rounds:
+        assert {"embedding", "estimating", "selecting"} <= event["seconds"].keys()
+        assert event["pool"] == 40
+        assert event["kept"] <= event["selected"] == 20 or event["looks_noisy"] > 20
+        assert event["largest_weight"] >= 1 >= event["effective_tasks"] / event["kept"]
+        assert 0.2 < event["noise"]["pool"] < 0.8
+        assert event["objective"] >= 0
+    phases = trainer.clock.seconds
+    assert phases["embedding"] > 0
+    assert phases["tasks"] < phases["update"]
+
+
+def test_the_warm_up_trains_on_what_random_sampling_would(letters: Tables) -> None:
+    ours, theirs = (
+        Trainer(SMALL, letters),
+        Trainer(replace(SMALL, strategy=StrategyConfig("random", warmup=3)), letters),
+    )
+    ours.train(3)
+    theirs.train(3)
+    expected = theirs.learner.state_dict()
+    for key, value in ours.learner.state_dict().items():
+        assert torch.equal(value, expected[key])
+    ours.train(4)
+    theirs.train(4)
+    first = next(iter(ours.learner.parameters()))
+    assert not torch.equal(first, next(iter(theirs.learner.parameters())))
+
+
+def test_a_run_continues_to_the_bit_from_the_middle_of_a_round(
+    tmp_path: Path, letters: Tables
+) -> None:
+    whole = Trainer(SMALL, letters)
+    whole.train(5)
+    path = save_checkpoint(tmp_path, whole.update, whole.state_dict())
+    whole.train()
+    later = Trainer(SMALL, letters)
+    later.load_state_dict(load_checkpoint(path))
+    later.train()
+    expected = whole.learner.state_dict()
+    for key, value in later.learner.state_dict().items():
+        assert torch.equal(value, expected[key])
+
+
+def test_a_round_that_keeps_nothing_stops_training_with_the_reason(letters: Tables) -> None:
+    strategy = replace(SMALL.strategy, drop_rule="multiple", drop_value=1e-6)
+    with pytest.raises(DertsError, match="keeps none"):
+        trained(replace(SMALL, strategy=strategy), letters)
+
+
+def test_no_strategy_reads_the_true_labels(letters: Tables) -> None:
+    def with_wrong_truth(trainer: Trainer) -> Trainer:
+        draw = trainer.draw
+
+        def drawn(tasks: int, purpose: str, number: int) -> Any:
+            pool = draw(tasks, purpose, number)
+            lied = torch.zeros_like(pool.true_query_labels)
+            return replace(pool, true_query_labels=lied)
+
+        trainer.context.draw = drawn
+        return trainer
+
+    honest, lied = Trainer(SMALL, letters), with_wrong_truth(Trainer(SMALL, letters))
+    honest.train()
+    lied.train()
+    expected = honest.learner.state_dict()
+    for key, value in lied.learner.state_dict().items():
+        assert torch.equal(value, expected[key])
+
+
+def test_a_comparison_shares_the_warm_up_and_pairs_seeds(tmp_path: Path, letters: Tables) -> None:
+    variants = {"random": {"strategy": {"name": "random"}}, "derts": {}, "again": {}}
+    found = compare(SMALL, variants, (0, 1), letters)
+    assert found.variants == ["random", "derts", "again"]
+    assert found.accuracies("derts") == found.accuracies("again")
+    assert found.difference("again", "derts").mean == 0
+    alone = Trainer(replace(SMALL, seed=1), letters)
+    alone.train()
+    assert found.accuracies("derts")[1] == pytest.approx(alone.evaluate("test").mean, abs=1e-3)
+    rows = found.table()
+    assert [row[0] for row in rows] == ["strategy", "random", "derts", "again"]
+    assert "±" in rows[2][2]
+    found.save(tmp_path / "found.json", note="for a test")
+    assert Comparison.load(tmp_path / "found.json").results == found.results
+    for result in found.results:
+        assert 0 <= result["selection_share"] < 1
+        assert (result["rounds"] > 0) == (result["variant"] != "random")

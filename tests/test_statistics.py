@@ -1,0 +1,28 @@
+"""Intervals over seeds against scipy."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from derts.statistics import over_seeds, paired_difference
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 10, 31])
+def test_the_interval_is_students(count: int) -> None:
+    values = np.random.default_rng(count).normal(60, 2, count)
+    low, high = stats.t.interval(0.95, count - 1, values.mean(), stats.sem(values))
+    found = over_seeds(values.tolist())
+    assert found.mean == pytest.approx(values.mean())
+    assert found.interval == pytest.approx((high - low) / 2, rel=1e-3)
+
+
+def test_pairing_takes_out_what_seeds_share() -> None:
+    found = paired_difference([61.0, 65.0, 58.0], [60.0, 64.0, 57.0])
+    assert found.mean == pytest.approx(1.0)
+    assert found.interval == pytest.approx(0.0, abs=1e-9)
+    assert found.excludes_zero
+    assert math.isnan(over_seeds([3.0]).interval)
+    with pytest.raises(ValueError, match="shorter"):
+        paired_difference([1.0, 2.0], [1.0])
