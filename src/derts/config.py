@@ -106,7 +106,7 @@ class StrategyConfig:
     """derts: facility location, exact, lazy or stochastic; or a uniform choice."""
     epsilon: float = 0.01
     """derts, stochastic: smaller looks at more candidates."""
-    weights: Literal["counts", "none", "calibrated"] = "counts"
+    weights: Literal["counts", "none", "calibrated"] = "calibrated"
     """derts: pool tasks that a selected one stands for, all alike, or fitted to the pool."""
     weight_cap: float = 0.0
     """derts: largest weight as a multiple of the mean (0: no limit)."""

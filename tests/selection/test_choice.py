@@ -13,9 +13,14 @@ from derts.selection.facility_location import select
 from derts.tasks import generator
 
 PAPER = StrategyConfig(
-    "derts", estimate="logit-theta", drop_score="norm", drop_rule="multiple", drop_when="after"
+    "derts",
+    estimate="logit-theta",
+    weights="counts",
+    drop_score="norm",
+    drop_rule="multiple",
+    drop_when="after",
 )
-CLEAN = StrategyConfig("derts", drop_score="none")
+CLEAN = StrategyConfig("derts", weights="counts", drop_score="none")
 
 
 def estimate(count: int = 200, noisy: int = 0, dim: int = 4, name: str = "logit") -> PoolEstimate:

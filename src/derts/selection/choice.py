@@ -15,6 +15,9 @@ from derts.selection.filters import NoiseSplit, find_noisy
 from derts.selection.weights import scale_to_mean_one, selection_weights
 from derts.tasks.randomness import generator
 
+# a GPU waits for the launches of each pick: 0.2 s for 960 of 3200, where two CPU cores take 0.08 s
+QUICKER_ON_CPU = 4096
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -122,6 +125,8 @@ def _pick(
         chosen = torch.randperm(len(candidates), generator=random)[:count]
         return _Picked(candidates[chosen], torch.ones(count), None)
     rows = gradients[candidates.to(gradients.device)]
+    if len(rows) <= QUICKER_ON_CPU:
+        rows = rows.cpu()
     number = int(torch.randint(2**31, (1,), generator=random))
     found = select(rows, count, engine=config.engine, epsilon=config.epsilon, seed=number)
     weights = selection_weights(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -26,6 +27,8 @@ class DertsTasks(Strategy):
         self.batches: list[torch.Tensor] = []
         self.weights = torch.zeros(0)
         self._pool: TaskPool | None = None
+        self._ahead: Future[TaskPool] | None = None
+        self._drawer = ThreadPoolExecutor(1, "derts-draw")
 
     def next_batch(self, context: Context) -> MetaBatch:
         if context.update < self.config.warmup:
@@ -50,14 +53,14 @@ class DertsTasks(Strategy):
         if "round" in state:  # the state of another strategy's warm-up has none
             self.round, self.position = state["round"], state["position"]
             self.batches, self.weights = list(state["batches"]), state["weights"]
-            self._pool = None
+            self._pool = self._ahead = None
 
     def _start_round(self, context: Context) -> None:
         config, clock = self.config, context.clock
         clock.settle("update")
         before = dict(clock.seconds)
         with clock.phase("pool"):
-            pool = context.draw(config.pool, "pool", self.round)
+            pool = self._drawn(context)
         reference = (context.seed, "reference", self.round) if needs_reference(config) else None
         estimate = estimate_pool(
             context.learner,
@@ -87,6 +90,15 @@ class DertsTasks(Strategy):
             }
         )
         self.round += 1
+
+    def _drawn(self, context: Context) -> TaskPool:
+        """This round's pool, drawn while the last round trained; then start on the next one."""
+        ahead, self._ahead = self._ahead, None
+        pool = (
+            context.draw(self.config.pool, "pool", self.round) if ahead is None else ahead.result()
+        )
+        self._ahead = self._drawer.submit(context.draw, self.config.pool, "pool", self.round + 1)
+        return pool
 
 
 def noise_record(pool: TaskPool, choice: Choice) -> dict[str, Any]:
