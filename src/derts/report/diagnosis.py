@@ -58,9 +58,10 @@ def draw_diagnosis(values: dict[str, Any], path: Path) -> None:
     random = values["random"]
     left.axhline(random["mean"], color="#c53030", linestyle="--", linewidth=1.2)
     left.text(
-        len(rows) - 0.5, random["mean"], "random subset", color="#c53030", va="bottom", ha="right"
-    )
-    left.set_yscale("log")
+        -0.5, random["mean"], "random subset", color="#c53030", va="bottom", ha="left",
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 1},
+    )  # fmt: skip
+    left.set_ylim(bottom=0)
     left.set_xticks(range(len(rows)), [row["estimate"] for row in rows], rotation=15)
     left.set_ylabel("relative error of the pool's exact gradient")
     left.set_title(f"{values['selected']} of {values['pool']} tasks selected (lower is better)")
