@@ -146,8 +146,8 @@ def test_threads_blocks_and_lists_at_a_size_that_uses_them(
     points = torch.randn(700, dimensions, generator=torch.Generator().manual_seed(1))
     distances = Distances(points, memory_limit_gib)
     expected = naive_greedy(distances.rows(np.arange(700)), 60)
-    for dense_picks in (1, 8, 60):
-        monkeypatch.setattr(facility_greedy, "DENSE_PICKS", dense_picks)
+    for share in (1.0, 0.1, 0.0):
+        monkeypatch.setattr(facility_greedy, "LISTED_SHARE", share)
         picks, gains, _ = greedy(distances, 60, 1.0)
         assert (picks.tolist(), gains.tolist()) == expected
 

@@ -8,21 +8,17 @@ whatever the order of summation, the engine or the device, and incremental updat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import TypeVar
+from collections.abc import Iterator
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from derts.selection.facility_matrix import Doubles, Entries, Floats, Integers
 
-Part = TypeVar("Part")
-
 DIRECT_DIMENSIONS = 24  # up to here differences are as fast as a matrix product, and exact
-BLOCK_ENTRIES = 1 << 16  # a block and its scratch stay in the second-level cache
+BLOCK_ENTRIES = 1 << 20  # fewer, and starting the threads costs more than the work
 PRODUCT_ROWS = 256  # a matrix product of fewer rows waits for memory
 CLOSE = 2.0**-20  # squared distance, of at most 1, below which a product is too inexact
 
@@ -61,165 +57,148 @@ class Distances:
 
     def __init__(self, points: Tensor, memory_limit_gib: float) -> None:
         self.count, dimensions = points.shape
-        centred, self.scale = unit_points(points)
-        self._centred: Doubles = centred.numpy()
-        self._points: Floats = self._centred.astype(np.float32)
+        self._centred, self.scale = unit_points(points)
+        self._points = self._centred.float()
         self._by_differences = dimensions <= DIRECT_DIMENSIONS
-        self._columns = np.ascontiguousarray(self._points.T)
-        self._norms: Doubles = np.square(self._centred).sum(1)
-        self._rounder = np.float32(rounder(self.count))
+        self._columns = self._points.T.contiguous()
+        self._norms = self._centred.square().sum(1)
+        self._rounder = rounder(self.count)
         self._height = max(1, min(self.count, max(4, BLOCK_ENTRIES // self.count)))
-        self._workers = max(1, torch.get_num_threads()) if self.count > 500 else 1
-        self.cheap_rows = self._by_differences
-        self._pool = ThreadPoolExecutor(self._workers)
-        self._kept: Floats | None = None
-        if 4 * self.count**2 <= memory_limit_gib * 2**30:
-            kept: Floats = np.empty((self.count, self.count), np.float32)
-            (self._fill if self._by_differences else self._fill_symmetric)(kept)
-            self._kept = kept
-            self.cheap_rows = True
-        if not self.cheap_rows:
+        keep = 4 * self.count**2 <= memory_limit_gib * 2**30
+        if not (keep or self._by_differences):
             self._height = min(self.count, PRODUCT_ROWS)
+        # Reused by every pass: fresh arrays of this size cost page faults, the more so from torch.
+        self._block, self._scratch = map(torch.from_numpy, self._empty(2, self._height))
+        self._kept: Tensor | None = None
+        if keep:
+            kept = torch.from_numpy(self._empty(self.count))
+            self._fill(kept)
+            self._kept = kept
+        self.cheap_rows = keep or self._by_differences
 
-    def _fill(self, matrix: Floats) -> None:
-        self._each(lambda rows, scratch: self._compute(rows, 0, matrix[rows], scratch[0]))
+    def _empty(self, *shape: int) -> Floats:
+        return np.empty((*shape, self.count), np.float32)
 
-    def _fill_symmetric(self, matrix: Floats) -> None:
-        for start in range(0, self.count, 128):
-            stop = min(start + 128, self.count)
-            part = matrix[start:stop, start:]
-            self._compute(slice(start, stop), start, part, part)
+    def _parts(self, count: int) -> Iterator[slice]:
+        for start in range(0, count, self._height):
+            yield slice(start, min(start + self._height, count))
+
+    def _fill(self, matrix: Tensor) -> None:
+        step = self._height if self._by_differences else PRODUCT_ROWS
+        for start in range(0, self.count, step):
+            stop = min(start + step, self.count)
+            self._compute(slice(start, stop), start, matrix[start:stop, start:])
             matrix[stop:, start:stop] = matrix[start:stop, stop:].T
-            square = matrix[start:stop, start:stop]
-            square[:] = np.triu(square) + np.triu(square, 1).T
+            if not self._by_differences:
+                square = matrix[start:stop, start:stop]
+                square.copy_(square.triu() + square.triu(1).T)
 
-    def _each(self, work: Callable[[slice, Floats], Part], count: int | None = None) -> list[Part]:
-        """``work(block, scratch [2, b, N])`` for blocks of ``count`` rows.
-
-        One long job per thread with one scratch: fresh arrays of this size cost page faults.
-        """
-        count = self.count if count is None else count
-        blocks = [slice(a, min(a + self._height, count)) for a in range(0, count, self._height)]
-
-        def job(some: list[slice]) -> list[Part]:
-            scratch = np.empty((2, self._height, self.count), np.float32)
-            return [work(block, scratch[:, : block.stop - block.start]) for block in some]
-
-        # Matrix products bring their own threads.
-        workers = self._workers if self.cheap_rows else 1
-        if workers == 1 or len(blocks) < 2 * workers:
-            return job(blocks)
-        share = -(-len(blocks) // workers)
-        shares = (blocks[a : a + share] for a in range(0, len(blocks), share))
-        return [part for parts in self._pool.map(job, shares) for part in parts]
-
-    def _compute(self, rows: slice | Integers, first: int, out: Floats, scratch: Floats) -> Floats:
+    def _compute(self, rows: slice | Tensor, first: int, out: Tensor) -> Tensor:
         if self._by_differences:
             points = self._points[rows]
-            np.subtract(points[:, 0, None], self._columns[0, first:], out=out)
-            np.multiply(out, out, out=out)
-            for dimension in range(1, points.shape[1]):
+            scratch = self._scratch.view(-1)[: out.numel()].view(out.shape)
+            torch.sub(points[:, 0, None], self._columns[0, first:], out=out)
+            out.mul_(out)
+            for mine, others in zip(points.T[1:], self._columns[1:, first:], strict=True):
                 # No fused multiply-add: it rounds differently from device to device.
-                column = self._columns[dimension, first:]
-                np.subtract(points[:, dimension, None], column, out=scratch)
-                np.multiply(scratch, scratch, out=scratch)
-                np.add(out, scratch, out=out)
+                torch.sub(mine[:, None], others, out=scratch)
+                out.add_(scratch.mul_(scratch))
         else:
             left, right = self._centred[rows], self._centred[first:]
-            product = torch.mm(torch.from_numpy(left), torch.from_numpy(right.T)).mul_(-2)
-            squares: Doubles = product.numpy()
-            squares += self._norms[rows][:, None] + self._norms[first:]
-            near, other = np.divmod(np.flatnonzero(squares < CLOSE), len(right))
+            squares = self._norms[rows][:, None] + self._norms[first:]
+            squares.addmm_(left, right.T, alpha=-2)
+            near, other = (squares < CLOSE).nonzero(as_tuple=True)
             step = max(1, (1 << 22) // left.shape[1])
-            for start in range(0, len(near), step):
-                a, b = near[start : start + step], other[start : start + step]
-                squares[a, b] = np.square(left[a] - right[b]).sum(1)
-            out[:] = squares
-        np.sqrt(out, out=out)
-        np.add(out, self._rounder, out=out)
-        np.subtract(out, self._rounder, out=out)
-        return out
+            for a, b in zip(near.split(step), other.split(step), strict=True):
+                squares[a, b] = (left[a] - right[b]).square().sum(1)
+            out.copy_(squares)
+        # Not torch's root, which is not always the nearest float32.
+        np.sqrt(out.numpy(), out=out.numpy())
+        return out.add_(self._rounder).sub_(self._rounder)
 
-    def _view(self, rows: slice, scratch: Floats) -> Floats:
+    def _view(self, rows: slice) -> Tensor:
         if self._kept is not None:
             return self._kept[rows]
-        return self._compute(rows, 0, scratch[0], scratch[1])
+        return self._compute(rows, 0, self._block[: rows.stop - rows.start])
 
-    def _gather(self, indices: Integers, scratch: Floats) -> Floats:
+    def _gather(self, indices: Tensor, out: Tensor) -> Tensor:
         if self._kept is not None:
-            # "clip" writes to ``out`` at once, "raise" by way of a copy.
-            out: Floats = scratch[0]
-            np.take(self._kept, indices, axis=0, out=out, mode="clip")
-            return out
-        return self._compute(indices, 0, scratch[0], scratch[1])
+            return torch.index_select(self._kept, 0, indices, out=out)
+        for part in self._parts(len(indices)):
+            self._compute(indices[part], 0, out[part])
+        return out
 
     def row(self, index: int) -> Floats:
         row: Floats = (
-            self._kept[index] if self._kept is not None else self.rows(np.array([index]))[0]
+            self.rows(np.array([index]))[0] if self._kept is None else self._kept[index].numpy()
         )
         return row
 
     def rows(self, indices: Integers) -> Floats:
-        return self._gather(indices, np.empty((2, len(indices), self.count), np.float32))
+        out = self._empty(len(indices))
+        self._gather(torch.from_numpy(indices), torch.from_numpy(out))
+        return out
 
     def totals(self) -> tuple[Doubles, float]:
-        def work(rows: slice, scratch: Floats) -> tuple[Floats, np.float32]:
-            view = self._view(rows, scratch)
-            return view.sum(1), view.max()
-
-        sums, largest = zip(*self._each(work), strict=True)
-        return np.concatenate(sums).astype(np.float64), float(max(largest))
+        sums, largest = [], []
+        for rows in self._parts(self.count):
+            view = self._view(rows)
+            sums.append(view.sum(1))
+            largest.append(view.max())
+        return torch.cat(sums).double().numpy(), float(torch.stack(largest).max())
 
     def gains(self, cap: Floats) -> Doubles:
-        # A maximum with a whole block of zeros is four times as fast as one with a number.
-        zeros = np.zeros((self._height, self.count), np.float32)
-
-        def work(rows: slice, scratch: Floats) -> Floats:
-            positive = np.subtract(cap, self._view(rows, scratch), out=scratch[0])
-            np.maximum(positive, zeros[: len(positive)], out=positive)
-            summed: Floats = positive.sum(1)
-            return summed
-
-        return np.concatenate(self._each(work)).astype(np.float64)
+        limit, sums = torch.from_numpy(cap), []
+        for rows in self._parts(self.count):
+            block = self._block[: rows.stop - rows.start]
+            sums.append(torch.sub(limit, self._view(rows), out=block).clamp_(min=0).sum(1))
+        gains: Doubles = torch.cat(sums).double().numpy()
+        return gains
 
     def exact_gains(self, indices: Integers, cap: Floats) -> Doubles:
-        def work(part: slice, scratch: Floats) -> Doubles:
-            block = self._gather(indices[part], scratch)
+        limit, index, capped = torch.from_numpy(cap), torch.from_numpy(indices), []
+        for part in self._parts(len(indices)):
+            block = self._gather(index[part], self._block[: part.stop - part.start])
             # The smaller of two float32 is exact; their difference would not be.
-            sums: Doubles = np.minimum(block, cap, out=block).sum(1, dtype=np.float64)
-            return sums
-
-        capped = np.concatenate(self._each(work, len(indices)))
-        gains: Doubles = cap.sum(dtype=np.float64) - capped
+            capped.append(torch.minimum(block, limit, out=block).sum(1, dtype=torch.float64))
+        gains: Doubles = (limit.sum(dtype=torch.float64) - torch.cat(capped)).numpy()
         return gains
 
     def lost_gains(self, indices: Integers, low: Floats, high: Floats) -> Doubles:
-        lost = np.zeros(self.count)
-        batch = 256 * self._height  # bounds the memory of the partial sums
-        for start in range(0, len(indices), batch):
-            some = indices[start : start + batch]
-            lower, upper = low[start : start + batch, None], high[start : start + batch, None]
-            work = partial(self._lost, some, lower, upper)
-            for summed in self._each(work, len(some)):
-                lost += summed
-        return lost
-
-    def _lost(
-        self, indices: Integers, low: Floats, high: Floats, part: slice, scratch: Floats
-    ) -> Floats:
-        block = self._gather(indices[part], scratch)
-        np.clip(block, low[part], high[part], out=block)
-        summed: Floats = np.subtract(high[part], block, out=block).sum(0)
-        return summed
+        index = torch.from_numpy(indices)
+        lower, upper = torch.from_numpy(low)[:, None], torch.from_numpy(high)[:, None]
+        lost = torch.zeros(self.count, dtype=torch.float64)
+        for part in self._parts(len(indices)):
+            block = self._gather(index[part], self._block[: part.stop - part.start])
+            torch.maximum(block, lower[part], out=block)
+            lost += torch.sub(upper[part], block, out=block).clamp_(min=0).sum(0)
+        found: Doubles = lost.numpy()
+        return found
 
     def below(self, cap: Floats) -> Entries:
-        def work(rows: slice, scratch: Floats) -> Entries:
-            block = self._view(rows, scratch)
-            flat = np.less(block, cap[rows, None]).reshape(-1).nonzero()[0]
-            ends = np.searchsorted(flat, np.arange(1, len(block) + 1) * self.count)
-            values = block.reshape(-1).take(flat)
-            return (flat % self.count).astype(np.int32), values, np.diff(ends, prepend=0)
-
-        columns, values, lengths = zip(*self._each(work), strict=True)
+        limit = torch.from_numpy(cap)[:, None]
+        # Whole words, so that zeros can be skipped eight at a time.
+        words = np.zeros(-(-self._height * self.count // 8), np.int64)
+        mask = words.view(bool)
+        columns, values, lengths = [], [], []
+        for rows in self._parts(self.count):
+            block, height = self._view(rows), rows.stop - rows.start
+            mask[height * self.count :] = False
+            here = torch.from_numpy(mask[: height * self.count].reshape(height, self.count))
+            torch.lt(block, limit[rows], out=here)
+            flat = _positions(words, mask)
+            starts = np.arange(height + 1) * self.count
+            found = np.diff(np.searchsorted(flat, starts))
+            values.append(block.numpy().reshape(-1).take(flat))
+            columns.append((flat - starts[:-1].repeat(found)).astype(np.int32))
+            lengths.append(found)
         begins = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
         return np.concatenate(columns), np.concatenate(values), begins
+
+
+def _positions(words: Integers, mask: NDArray[np.bool_]) -> Integers:
+    """Where ``mask`` is true; ``words`` is the same memory."""
+    some = np.flatnonzero(words != 0)
+    within = np.flatnonzero(words[some].view(bool))
+    positions: Integers = some[within >> 3] * 8 + (within & 7)
+    return positions

@@ -8,15 +8,20 @@ The gain of candidate i is Σ_j max(0, m_j − D_ij), m_j the distance of row j 
 
 from __future__ import annotations
 
-from itertools import pairwise
+import math
 
 import numpy as np
 
-from derts.selection.facility_matrix import QUICK_ERROR, Doubles, Floats, Integers, Matrix
+from derts.selection.facility_matrix import QUICK_ERROR, Doubles, Entries, Floats, Integers, Matrix
 
-DENSE_PICKS = 16
+LISTED_SHARE = 1 / 50  # of all pairs; with more, whole rows are faster than lists
+LISTED_PER_ROW = 20  # with more, it is too early for rounds
+ROUND_PICKS, ENTRIES_PER_PICK = 5, 3000  # one pick costs about as much as a round's share of these
+SOON = 0.85
+LIST_GROWTH = 1.7  # of the number of picks until lists are shortened
+GROWTH = 1.4  # of the number of picks until lists are looked at again
 BYTES_PER_ENTRY = 24  # column and value, and the copies while the lists are made
-SAMPLED_ROWS = 64
+SAMPLED_ROWS = 32
 PREFETCHED_ROWS = 64
 
 
@@ -68,16 +73,27 @@ class Greedy:
 
     def pick_from_lists(self, k: int) -> None:
         """Picks until there are ``k``; visits only listed pairs."""
-        columns, values, starts = self.distances.below(self.nearest)
-        bounds = starts.tolist()
-        listed = [columns[a:b] for a, b in pairwise(bounds)]
-        lengths = np.diff(starts)
-        distances = [values[a:b] for a, b in pairwise(bounds)]
-        nearest = self.nearest
-        weights = nearest.repeat(lengths) - values.astype(np.float64)
-        gains = np.bincount(columns, weights, len(nearest)).astype(np.float64)
+        lists = self.distances.below(self.nearest)
+        lengths = np.diff(lists[2])
+        weights = self.nearest.repeat(lengths) - lists[1].astype(np.float64)
+        gains = np.bincount(lists[0], weights, len(lengths)).astype(np.float64)
         gains[self.picks] = -np.inf
-        for _ in range(k - len(self.picks)):
+        while len(self.picks) < k:
+            if len(lists[0]) <= LISTED_PER_ROW * len(lengths) and rounds_pay(lists, gains):
+                picks, picked_gains = pick_in_rounds(
+                    lists, self.nearest, gains, k - len(self.picks)
+                )
+                self.picks += picks.tolist()
+                self.picked_gains += picked_gains.tolist()
+                return
+            self._pick_one_by_one(lists, gains, min(k, math.ceil(LIST_GROWTH * len(self.picks))))
+            lists = shortened(lists, self.nearest)
+
+    def _pick_one_by_one(self, lists: Entries, gains: Doubles, k: int) -> None:
+        columns, values, starts = lists
+        begins, lengths = starts[:-1], np.diff(starts)
+        nearest = self.nearest
+        while len(self.picks) < k:
             pick = int(gains.argmax())
             self._take(pick, float(gains[pick]))
             row = self._row(pick, gains)
@@ -85,16 +101,18 @@ class Greedy:
             changed = (row < nearest).nonzero()[0]
             if not len(changed):
                 continue
-            new, old = row[changed], nearest[changed]
+            new, old = row.take(changed), nearest.take(changed)
             nearest[changed] = new
-            rows = changed.tolist()
-            repeats = lengths[changed]
+            repeats = lengths.take(changed)
+            ends = repeats.cumsum()
+            at = (begins.take(changed) - ends + repeats).repeat(repeats)
+            at += np.arange(len(at))
             high = old.repeat(repeats)
-            clipped = np.concatenate([distances[j] for j in rows])
+            clipped = values.take(at)
             np.maximum(clipped, new.repeat(repeats), out=clipped)
             np.minimum(clipped, high, out=clipped)
             lost = np.subtract(high, clipped, dtype=np.float64)
-            np.subtract.at(gains, np.concatenate([listed[j] for j in rows]), lost)
+            np.subtract.at(gains, columns.take(at).astype(np.int64), lost)
 
     def _row(self, pick: int, gains: Doubles) -> Floats:
         """The pick's row; where a row alone is dear, with those of the next likely picks."""
@@ -115,6 +133,108 @@ class Greedy:
         return int(np.count_nonzero(mask) / len(sample) * count)
 
 
+def rounds_pay(lists: Entries, gains: Doubles) -> bool:
+    """Whether a round would now pick enough candidates to be worth its passes over the lists.
+
+    Only those with large gains count: they come soon, and the others could wait for later rounds.
+    """
+    columns, rows = flat_lists(lists)
+    chosen = members(columns[locally_best(columns, rows, gains)], len(gains))
+    soon = np.count_nonzero(gains[chosen] >= SOON * gains.max())
+    return bool(soon > ROUND_PICKS + len(columns) / ENTRIES_PER_PICK)
+
+
+def members(indices: Integers, count: int) -> Integers:
+    """``indices`` without repeats, in order; faster than sorting them."""
+    present = np.zeros(count, np.bool_)
+    present[indices] = True
+    return np.flatnonzero(present)
+
+
+def flat_lists(lists: Entries) -> tuple[Integers, Integers]:
+    """Column and row of each entry, int64 [E]."""
+    return lists[0].astype(np.int64), np.arange(len(lists[2]) - 1).repeat(np.diff(lists[2]))
+
+
+def shortened(lists: Entries, nearest: Floats) -> Entries:
+    """Only those pairs of ``lists`` that still matter."""
+    columns, values, starts = lists
+    left = np.flatnonzero(values < nearest.repeat(np.diff(starts)))
+    return columns[left], values[left], np.searchsorted(left, starts)
+
+
+def pick_in_rounds(
+    lists: Entries, nearest: Floats, gains: Doubles, k: int
+) -> tuple[Integers, Doubles]:
+    """The next ``k`` picks of greedy, many at a time; updates ``nearest`` and spoils ``gains``.
+
+    A candidate whose gain is the best in the lists of all rows that list it keeps this gain until
+    greedy picks it: only candidates that share a row with it could change it, and all of them come
+    later. So each round picks all such candidates at once, and the order is restored at the end by
+    gain, then index. Rounds go on until no candidate left could be among the first ``k``.
+    """
+    count = len(nearest)
+    values = lists[1]
+    columns, rows = flat_lists(lists)
+    caps = nearest.astype(np.float64)
+    picks: Integers = np.empty(0, np.int64)
+    picked_gains: Doubles = np.empty(0)
+    served: list[tuple[Integers, Integers, Floats]] = []
+    while len(columns):
+        at = locally_best(columns, rows, gains)
+        pick, row, new = columns[at], rows[at], values[at]
+        chosen = members(pick, count)
+        picks = np.concatenate([picks, chosen])
+        picked_gains = np.concatenate([picked_gains, gains[chosen]])
+        served.append((pick, row, new))
+        lower = caps.copy()
+        lower[row] = new
+        touched = np.flatnonzero((lower < caps)[rows])
+        column, row, value = columns[touched], rows[touched], values[touched]
+        low = lower[row]
+        gains -= np.bincount(column, caps[row] - np.maximum(value, low), count)
+        gains[chosen] = -np.inf
+        caps = lower
+        left = np.ones(len(columns), np.bool_)
+        left[touched] = value < low
+        if len(picks) >= k:
+            needed = np.partition(picked_gains, len(picks) - k)[len(picks) - k]
+            left &= (gains >= needed)[columns]
+        stay = np.flatnonzero(left)
+        columns, rows, values = columns[stay], rows[stay], values[stay]
+    order = np.lexsort((picks, -picked_gains))[:k]
+    picks, picked_gains = picks[order], picked_gains[order]
+    if len(picks) < k:
+        # Nothing is left to gain: the lowest indices, as in any other tie.
+        idle = np.flatnonzero(gains > -np.inf)[: k - len(picks)]
+        picks = np.concatenate([picks, idle])
+        picked_gains = np.concatenate([picked_gains, np.zeros(len(idle))])
+    accepted = np.zeros(count, np.bool_)
+    accepted[picks] = True
+    for pick, row, new in served:
+        mine = accepted[pick]
+        nearest[row[mine]] = new[mine]
+    return picks, picked_gains
+
+
+def locally_best(columns: Integers, rows: Integers, gains: Doubles) -> Integers:
+    """Entries of the candidates that are best, or first of the best, in all rows listing them."""
+    listed = np.bincount(columns, minlength=len(gains))
+    begins = np.flatnonzero(np.diff(rows, prepend=-1))
+    listed_gains = gains[columns]
+    best = np.maximum.reduceat(listed_gains, begins)
+    lengths = np.diff(begins, append=len(rows))
+    top = np.flatnonzero(listed_gains == best.repeat(lengths))
+    column = columns[top]
+    winner = np.bincount(column, minlength=len(gains)) == listed
+    top = top[winner[column]]
+    row = rows[top]
+    # Two winners in one row have equal gains; the lower index comes first in the list.
+    winner[columns[top[1:][row[1:] == row[:-1]]]] = False
+    best_of_all: Integers = top[winner[columns[top]]]
+    return best_of_all
+
+
 def greedy(distances: Matrix, k: int, memory_limit_gib: float) -> tuple[Integers, Doubles, Floats]:
     """The exact greedy picks.
 
@@ -122,9 +242,12 @@ def greedy(distances: Matrix, k: int, memory_limit_gib: float) -> tuple[Integers
     pick, float32 [N], in units of ``distances.scale``.
     """
     state = Greedy(distances)
-    limit = memory_limit_gib * 2**30 / BYTES_PER_ENTRY
+    limit = min(LISTED_SHARE * distances.count**2, memory_limit_gib * 2**30 / BYTES_PER_ENTRY)
+    look_again = 1.0
     while len(state.picks) < k:
         state.pick_densely()
-        if DENSE_PICKS <= len(state.picks) < k and state.entries() <= limit:
-            state.pick_from_lists(k)
+        if look_again <= len(state.picks) < k:
+            look_again = GROWTH * len(state.picks)
+            if state.entries() <= limit:
+                state.pick_from_lists(k)
     return np.array(state.picks), np.array(state.picked_gains), state.nearest
