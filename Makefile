@@ -16,7 +16,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)
-	$(BIN)/derts train --preset demo --out runs/demo --overwrite
+	$(BIN)/derts demo
 
 test: $(READY)
 	$(BIN)/ruff format --check

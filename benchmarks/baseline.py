@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from derts.config import LearnerConfig, TrainConfig
-from derts.config_file import apply_presets
+from derts.config_file import apply_presets, with_values
 from derts.data import open_data
 from derts.evaluation import Evaluation
 from derts.runs import write_atomically
 from derts.training import Trainer
 from derts.training.run import make_result
+
+QUICK = {"model": {"width": 4}, "tasks": {"query": 2}, "evaluation": {"tasks": 10, "query": 2}}
 
 
 def one_run(config: TrainConfig, tables: Any) -> dict[str, Any]:
@@ -53,6 +55,7 @@ def main() -> None:
     parser.add_argument("--maml-updates", type=int, default=300)
     parser.add_argument("--maml-batch", type=int, default=8)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="tiny, to see that it runs")
     options = parser.parse_args()
     tables = open_data(options.data)
     results = []
@@ -67,6 +70,8 @@ def main() -> None:
                     meta_batch=options.maml_batch,
                     hardware=replace(config.hardware, precision="float32"),
                 )
+            if options.quick:
+                config = with_values(config, QUICK, "--quick")
             result = one_run(config, tables)
             results.append(result)
             print(

@@ -3,7 +3,8 @@
     python benchmarks/noisy_tasks.py --data mini --out results/noisy-tasks-h200.json
 
 Every variant of a learner and seed continues from one shared warm-up (per kind of noise), so that
-differences are paired. One line per run; the JSON file is written after each.
+differences are paired. One line per run; the JSON file is written after each, and a run that it
+already holds is not made again.
 `--split val --variants …` is how a preset's values are chosen: on validation classes.
 """
 
@@ -38,6 +39,7 @@ VARIANTS: dict[str, Values] = {
     "derts-coreset": derts(batching="coreset"),
     "derts-feature": derts(estimate="feature", weights="calibrated"),
     "derts-error": derts(drop_score="error"),
+    "derts-multiple": derts(drop_rule="multiple"),
 }
 VARIANTS |= {f"{name} clean": {**values, **CLEAN} for name, values in VARIANTS.items()}
 VARIANTS["paper clean"] = {**PRESETS["paper"], **CLEAN}
@@ -54,14 +56,16 @@ def main() -> None:
     parser.add_argument("--preset", nargs="*", default=["gpu"])
     parser.add_argument("--updates", type=int, default=500)
     parser.add_argument("--warmup", type=int, default=100)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--split", default="test")
     parser.add_argument("--pool", type=int, default=3200)
     parser.add_argument("--meta-batch", type=int, default=32)
+    parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--checkpoints", type=Path, help="folder for each run's last checkpoint")
     options = parser.parse_args()
     tables = open_data(options.data)
-    everything = Comparison()
+    everything = Comparison.load(options.out) if options.out.exists() else Comparison()
+    done = {(run["learner"], run["variant"], run["seed"]) for run in everything.results}
     for learner in options.learners:
         base = with_values(
             apply_presets(options.preset),
@@ -71,6 +75,7 @@ def main() -> None:
                 "tasks": {"noise": "tasks", "noisy_fraction": 0.6},
                 "strategy": {"warmup": options.warmup, "pool": options.pool},
                 "evaluation": {"split": options.split},
+                "model": {"width": options.width},
                 "updates": options.updates,
                 "meta_batch": options.meta_batch,
             },
@@ -94,8 +99,10 @@ def main() -> None:
                 name = f"{learner}-{result['variant'].replace(' ', '-')}"
                 save_checkpoint(options.checkpoints / name, trainer.update, trainer.state_dict())
 
-        chosen = {name: VARIANTS[name] for name in options.variants}
-        compare(base, chosen, range(options.seeds), tables, after_run=record)
+        for seed in options.seeds:
+            missing = [name for name in options.variants if (learner, name, seed) not in done]
+            chosen = {name: VARIANTS[name] for name in missing}
+            compare(base, chosen, [seed], tables, after_run=record)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy
 import pytest
 from PIL import Image
 
@@ -168,3 +169,29 @@ def test_control_c_saves_and_says_so(in_folder: Path) -> None:
     assert said.startswith("derts: interrupted at update")
     assert "Traceback" not in said
     assert len(list((in_folder / "run" / "checkpoints").glob("*.ckpt"))) == 1
+
+
+def test_selecting_rows_of_any_matrix(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    numpy.save("g.npy", numpy.random.default_rng(0).normal(size=(50, 3)))
+    assert run(["select", "g.npy", "--k", "7", "--out", "s.json"]) == 0
+    found = json.loads((in_folder / "s.json").read_text())
+    assert len(set(found["indices"])) == 7
+    assert sum(found["weights"]) == 50
+    capsys.readouterr()
+    assert "between 1 and the number of rows" in failure(
+        capsys, "select", "g.npy", "--k", "51", "--out", "t.json"
+    )
+    (in_folder / "bad.npy").write_text("no matrix")
+    assert "not a .npy file" in failure(capsys, "select", "bad.npy", "--k", "1", "--out", "t.json")
+    assert not (in_folder / "t.json").exists()
+
+
+def test_the_demo_compares_and_prints_the_paired_difference(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["demo", "--seeds", "2", "--updates", "42", "--quiet", "--small"]) == 0
+    shown = capsys.readouterr().out
+    assert "against random" in shown
+    assert shown.count("±") >= 3
+    runs = json.loads((in_folder / "runs" / "demo" / "results.json").read_text())["runs"]
+    assert [run["variant"] for run in runs] == ["random", "derts"] * 2

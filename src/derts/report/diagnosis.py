@@ -56,11 +56,8 @@ def draw_diagnosis(values: dict[str, Any], path: Path) -> None:
         heights = [row["error"][kind] for row in rows]
         left.bar(places, heights, width, label=kind, color=colors[number % len(colors)])
     random = values["random"]
-    left.axhline(random["mean"], color="#c53030", linestyle="--", linewidth=1.2)
-    left.text(
-        -0.5, random["mean"], "random subset", color="#c53030", va="bottom", ha="left",
-        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 1},
-    )  # fmt: skip
+    label = f"random subset, mean of {random['draws']:.0f}"
+    left.axhline(random["mean"], color="#c53030", linestyle="--", linewidth=1.2, label=label)
     left.set_ylim(bottom=0)
     left.set_xticks(range(len(rows)), [row["estimate"] for row in rows], rotation=15)
     left.set_ylabel("relative error of the pool's exact gradient")
@@ -74,13 +71,16 @@ def _draw_scores(axes: Any, scores: list[dict[str, Any]]) -> None:
     names = [row["score"].replace(" of ", "\nof ") for row in scores]
     if scores[0]["auroc"] is None:
         heights = [100 * row["dropped"] for row in scores]
-        axes.set_xlabel("% of a clean pool that the\nautomatic split drops")
+        shown = [f"{height:.1f}%" for height in heights]
+        axes.set_xlim(0, max(5.0, 1.2 * max(heights)))
+        axes.set_xlabel("share of this clean pool that the\nautomatic split drops, %")
     else:
         heights = [row["auroc"] for row in scores]
+        shown = [f"{height:.3f}" for height in heights]
         axes.axvline(0.5, color="#c53030", linestyle="--", linewidth=1.2)
-        axes.set_xlim(0, 1)
+        axes.set_xlim(0, 1.25)
         axes.set_xlabel("AUROC, noisy against clean tasks")
-    axes.barh(range(len(names)), heights, color="#2b6cb0")
+    axes.bar_label(axes.barh(range(len(names)), heights, color="#2b6cb0"), shown, padding=3)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set_title("Which score sees noise?")

@@ -1,0 +1,64 @@
+"""The programs under benchmarks/ run, small, and the documents say what the results say."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def program(name: str, *words: str, folder: Path = ROOT) -> str:
+    command = [sys.executable, str(ROOT / "benchmarks" / name), *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_documents_are_what_the_result_files_say() -> None:
+    program("tables.py", "--check")
+
+
+def test_baseline_runs(tmp_path: Path) -> None:
+    small = [
+        "--updates",
+        "2",
+        "--maml-updates",
+        "2",
+        "--maml-batch",
+        "1",
+        "--seeds",
+        "1",
+        "--quick",
+    ]
+    shown = program("baseline.py", *small, "--preset", "--out", str(tmp_path / "out.json"))
+    assert len(shown.splitlines()) == 3
+    runs = json.loads((tmp_path / "out.json").read_text())["runs"]
+    assert [run["config"]["learner"]["name"] for run in runs] == ["protonet", "anil", "maml"]
+
+
+def test_noisy_tasks_runs_and_never_makes_a_run_twice(tmp_path: Path) -> None:
+    words = ["--data", "glyphs", "--preset", "--learners", "protonet", "--seeds", "0"]
+    words += [
+        "--updates",
+        "3",
+        "--warmup",
+        "1",
+        "--pool",
+        "20",
+        "--meta-batch",
+        "2",
+        "--width",
+        "4",
+    ]
+    words += ["--out", str(tmp_path / "out.json")]
+    first = program("noisy_tasks.py", *words, "--variants", "random", "derts")
+    assert len(first.splitlines()) == 2
+    second = program("noisy_tasks.py", *words, "--variants", "random", "derts", "paper clean")
+    assert len(second.splitlines()) == 1
+    runs = json.loads((tmp_path / "out.json").read_text())["runs"]
+    assert [run["variant"] for run in runs] == ["random", "derts", "paper clean"]
