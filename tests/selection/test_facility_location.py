@@ -72,6 +72,25 @@ def test_greedy_and_lazy_are_the_naive_greedy_to_the_last_bit(problem: tuple[Poi
         assert (picks.tolist(), gains.tolist()) == expected
 
 
+@settings(max_examples=150, deadline=None)
+@given(problems(largest=60), st.sampled_from([0, 4]))
+def test_rounds_from_the_first_pick_on_are_the_naive_greedy(
+    problem: tuple[Points, int], most_before: int
+) -> None:
+    points, k = problem
+    distances = Distances(torch.from_numpy(points), 1.0)
+    matrix = all_distances(points)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(facility_greedy, "LISTED_SHARE", 1.0)
+        patch.setattr(facility_greedy, "LISTED_PER_ROW", len(points))
+        patch.setattr(facility_greedy, "ROUND_PICKS", most_before)
+        patch.setattr(facility_greedy, "ENTRIES_PER_PICK", math.inf)
+        picks, gains, nearest = greedy(distances, k, 1.0)
+    assert (picks.tolist(), gains.tolist()) == naive_greedy(matrix, k)
+    # Rounds look further than k; what they saw there must leave no trace.
+    assert nearest.tolist() == matrix[picks].min(0).tolist()
+
+
 @settings(max_examples=40, deadline=None)
 @given(problems(), st.sampled_from(ENGINES), st.integers(0, 9))
 def test_what_every_selection_promises(

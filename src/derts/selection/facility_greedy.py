@@ -4,6 +4,7 @@ The gain of candidate i is Σ_j max(0, m_j − D_ij), m_j the distance of row j 
 1. A few dozen picks on whole rows: after a pick only the rows whose nearest changed are visited.
 2. Then few pairs are left that can still matter, those with D_ij < m_j (about N² / picks). They
    are listed once, and every later pick touches only the lists of the rows it changes.
+3. Once lists are so short that many candidates do not meet, those are picked together, in rounds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from derts.selection.facility_matrix import QUICK_ERROR, Doubles, Entries, Float
 LISTED_SHARE = 1 / 50  # of all pairs; with more, whole rows are faster than lists
 LISTED_PER_ROW = 20  # with more, it is too early for rounds
 ROUND_PICKS, ENTRIES_PER_PICK = 5, 3000  # one pick costs about as much as a round's share of these
-SOON = 0.85
+SOON = 0.85  # of the best gain: these are picked before long
 LIST_GROWTH = 1.7  # of the number of picks until lists are shortened
 GROWTH = 1.4  # of the number of picks until lists are looked at again
 BYTES_PER_ENTRY = 24  # column and value, and the copies while the lists are made
@@ -218,21 +219,19 @@ def pick_in_rounds(
 
 
 def locally_best(columns: Integers, rows: Integers, gains: Doubles) -> Integers:
-    """Entries of the candidates that are best, or first of the best, in all rows listing them."""
+    """Entries of the candidates that are best in the lists of all rows that list them."""
     listed = np.bincount(columns, minlength=len(gains))
     begins = np.flatnonzero(np.diff(rows, prepend=-1))
     listed_gains = gains[columns]
     best = np.maximum.reduceat(listed_gains, begins)
     lengths = np.diff(begins, append=len(rows))
     top = np.flatnonzero(listed_gains == best.repeat(lengths))
+    # Of equal gains the lowest index, which comes first in the list, is the better.
+    top = top[np.diff(rows[top], prepend=-1) > 0]
     column = columns[top]
-    winner = np.bincount(column, minlength=len(gains)) == listed
-    top = top[winner[column]]
-    row = rows[top]
-    # Two winners in one row have equal gains; the lower index comes first in the list.
-    winner[columns[top[1:][row[1:] == row[:-1]]]] = False
-    best_of_all: Integers = top[winner[columns[top]]]
-    return best_of_all
+    best_everywhere = np.bincount(column, minlength=len(gains)) == listed
+    winners: Integers = top[best_everywhere[column]]
+    return winners
 
 
 def greedy(distances: Matrix, k: int, memory_limit_gib: float) -> tuple[Integers, Doubles, Floats]:
