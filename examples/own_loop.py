@@ -10,12 +10,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from derts.data import glyphs
-from derts.evaluation import evaluate
-from derts.gradients import estimate_gradients
-from derts.learners.own import OwnLearner
-from derts.selection.facility_location import select
-from derts.tasks import TaskPool
+import derts
 
 
 class MyModel(nn.Module):
@@ -42,18 +37,18 @@ def my_preprocessing(images: torch.Tensor) -> torch.Tensor:
 
 def main() -> None:
     torch.manual_seed(0)
-    tables = glyphs(characters=100, images_per_character=20)
+    tables = derts.glyphs(characters=100, images_per_character=20)
     train = tables["train"]
-    test = TaskPool.sample(tables["test"], tasks=100, way=5, shot=1, query=10, seed=1)
+    test = derts.TaskPool.sample(tables["test"], tasks=100, way=5, shot=1, query=10, seed=1)
 
     model = MyModel()
-    learner = OwnLearner(model, train.image_shape, way=5, preprocess=my_preprocessing)
+    learner = derts.OwnLearner(model, train.image_shape, way=5, preprocess=my_preprocessing)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.003)
-    print(f"before: {evaluate(learner, tables['test'], test)}")
+    print(f"before: {derts.evaluate(learner, tables['test'], test)}")
 
     for number in range(3):
-        pool = TaskPool.sample(train, tasks=200, way=5, shot=1, query=10, seed=(2, number))
-        selection = select(estimate_gradients(learner, train, pool), k=60)
+        pool = derts.TaskPool.sample(train, tasks=200, way=5, shot=1, query=10, seed=(2, number))
+        selection = derts.select(derts.estimate_gradients(learner, train, pool), k=60)
         for batch, weights in selection.batches(pool, 6, seed=number):
             outcome = learner.outer_loss(train, batch, weights)
             optimiser.zero_grad()
@@ -61,7 +56,7 @@ def main() -> None:
             optimiser.step()
         print(f"round {number + 1}: mean loss of the last batch {outcome.losses.mean():.3f}")
 
-    print(f"after: {evaluate(learner, tables['test'], test)}")
+    print(f"after: {derts.evaluate(learner, tables['test'], test)}")
 
 
 if __name__ == "__main__":

@@ -6,12 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from derts.selection.facility_distances import (
-    CLOSE,
-    DIRECT_DIMENSIONS,
-    rounder,
-    unit_points,
-)
+from derts.selection.facility_distances import factors, rounder, unit_points
 from derts.selection.facility_matrix import Doubles, Entries, Floats, Integers
 
 BLOCK_ENTRIES = 1 << 26
@@ -28,42 +23,25 @@ class DeviceDistances:
     cheap_rows = False  # each is a round trip to the device
 
     def __init__(self, points: Tensor, memory_limit_gib: float) -> None:
-        self.count, dimensions = points.shape
-        self._centred, self.scale = unit_points(points)
-        self._points = self._centred.float()
-        self._by_differences = dimensions <= DIRECT_DIMENSIONS
-        self._norms = self._centred.square().sum(1)
+        self.count = len(points)
+        grid, self.scale = unit_points(points)
+        self._left, self._right = factors(grid)
         self._height = max(1, min(self.count, BLOCK_ENTRIES // self.count))
         self.kept: Tensor | None = None
         if 4 * self.count**2 <= memory_limit_gib * 2**30:
-            kept = torch.cat([self._block(rows) for rows in self._slices(self.count)])
-            self.kept = kept if self._by_differences else torch.triu(kept) + torch.triu(kept, 1).T
+            self.kept = torch.cat([self._block(rows) for rows in self._slices(self.count)])
 
     def _slices(self, count: int) -> list[slice]:
         return [slice(a, min(a + self._height, count)) for a in range(0, count, self._height)]
 
     def _send(self, array: Integers | Floats) -> Tensor:
-        return torch.from_numpy(array).to(self._points.device)
+        return torch.from_numpy(array).to(self._left.device)
 
     def _block(self, rows: slice | Tensor) -> Tensor:
         """Float32 [b, N]; fresh, or a view of the kept matrix for a slice."""
         if self.kept is not None:
             return self.kept[rows]
-        if self._by_differences:
-            points = self._points[rows]
-            out = torch.zeros(len(points), self.count, device=points.device)
-            for mine, all_of_them in zip(points.T, self._points.T, strict=True):
-                # Separate kernels: a fused multiply-add would round differently.
-                difference = mine[:, None] - all_of_them
-                out.add_(difference.mul_(difference))
-        else:
-            left = self._centred[rows]
-            squares = self._norms[rows][:, None] + self._norms
-            squares.addmm_(left, self._centred.T, alpha=-2)
-            near, other = (squares < CLOSE).nonzero(as_tuple=True)
-            for a, b in zip(near.split(1 << 14), other.split(1 << 14), strict=True):
-                squares[a, b] = (left[a] - self._centred[b]).square().sum(1)
-            out = squares.float()
+        out = (self._left[rows] @ self._right).float()
         # By way of float64, because torch's float32 root on the CPU is not the nearest float32.
         return out.double().sqrt_().float().add_(rounder(self.count)).sub_(rounder(self.count))
 
@@ -96,7 +74,7 @@ class DeviceDistances:
 
     def lost_gains(self, indices: Integers, low: Floats, high: Floats) -> Doubles:
         index, lower, upper = self._send(indices), self._send(low), self._send(high)
-        lost = torch.zeros(self.count, dtype=torch.float64, device=self._points.device)
+        lost = torch.zeros(self.count, dtype=torch.float64, device=self._left.device)
         for part in self._slices(len(indices)):
             clipped = self._block(index[part]).clamp(lower[part, None], upper[part, None])
             lost += upper[part].double().sum() - clipped.sum(0, dtype=torch.float64)

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from derts.selection.facility_matrix import Doubles, Entries, Floats, Integers
 
-DIRECT_DIMENSIONS = 24  # up to here differences are as fast as a matrix product, and exact
+CHEAP_DIMENSIONS = 24  # up to here a single row costs next to nothing
 BLOCK_ENTRIES = 1 << 20  # fewer, and starting the threads costs more than the work
 PRODUCT_ROWS = 256  # a matrix product of fewer rows waits for memory
-CLOSE = 2.0**-20  # squared distance, of at most 1, below which a product is too inexact
+GRID = 2.0**25  # coordinates are multiples of 1 / GRID: squared distances fit into float64 exactly
 
 
 def rounder(count: int) -> float:
@@ -32,23 +32,33 @@ def rounder(count: int) -> float:
 
 
 def unit_points(points: Tensor) -> tuple[Tensor, float]:
-    """Centred float64 points with all distances ≤ 1, and the power of two divided out."""
+    """Centred float64 points on the grid, all distances ≤ 1, and the power of two divided out."""
     spread = (points.amax(0).double() - points.amin(0).double()).cpu()
     # Halving first keeps the norm of the largest inputs finite.
     bound = 2 * float(torch.linalg.vector_norm(spread / 2)) * 1.001
     scale = 2.0 ** math.ceil(math.log2(bound)) if bound > 0 else 1.0
     # On the CPU, so that the mean is the same for every device.
     wide = points.double().cpu()
-    return ((wide - wide.mean(0)) / scale).to(points.device), scale
+    return ((wide - wide.mean(0)) / scale).mul_(GRID).round_().div_(GRID).to(points.device), scale
+
+
+def factors(grid: Tensor) -> tuple[Tensor, Tensor]:
+    """Matrices [N, d + 2] and [d + 2, N] whose product is the squared distances [N, N].
+
+    Every term and partial sum is a multiple of 1 / GRID² below 4, so float64 holds it exactly: no
+    order of summation, fused multiply-add or device makes a difference, and duplicates are at 0.
+    """
+    norms = grid.square().sum(1, keepdim=True)
+    ones = torch.ones_like(norms)
+    return torch.cat((grid, norms, ones), 1), torch.cat((-2 * grid, ones, norms), 1).T.contiguous()
 
 
 class Distances:
     """The distance matrix of ``points`` [N, d] on the CPU, in units of ``scale``; all ≤ 1.
 
     Kept in memory if it needs at most ``memory_limit_gib``, else recomputed by blocks of rows.
-    Small d: by differences, bit for bit the same on every device and exactly symmetric. Larger d:
-    by a centred float64 matrix product, with close pairs by differences; kept matrices are
-    exactly symmetric, recomputed ones up to the last float32 bit of rare entries.
+    Coordinates are rounded to 2⁻²⁵ of the diameter; from there on squared distances are exact, so
+    that the matrix is symmetric and the same on every device, bit for bit.
 
     >>> distances = Distances(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), memory_limit_gib=1.0)
     >>> distances.row(0) * distances.scale
@@ -57,24 +67,23 @@ class Distances:
 
     def __init__(self, points: Tensor, memory_limit_gib: float) -> None:
         self.count, dimensions = points.shape
-        self._centred, self.scale = unit_points(points)
-        self._points = self._centred.float()
-        self._by_differences = dimensions <= DIRECT_DIMENSIONS
-        self._columns = self._points.T.contiguous()
-        self._norms = self._centred.square().sum(1)
+        grid, self.scale = unit_points(points)
+        self._left, self._right = factors(grid)
         self._rounder = rounder(self.count)
         self._height = max(1, min(self.count, max(4, BLOCK_ENTRIES // self.count)))
         keep = 4 * self.count**2 <= memory_limit_gib * 2**30
-        if not (keep or self._by_differences):
+        cheap = dimensions <= CHEAP_DIMENSIONS
+        if not (keep or cheap):
             self._height = min(self.count, PRODUCT_ROWS)
         # Reused by every pass: fresh arrays of this size cost page faults, the more so from torch.
-        self._block, self._scratch = map(torch.from_numpy, self._empty(2, self._height))
+        self._block = torch.from_numpy(self._empty(self._height))
+        self._squares = torch.from_numpy(np.empty((self._height, self.count)))
         self._kept: Tensor | None = None
         if keep:
             kept = torch.from_numpy(self._empty(self.count))
-            self._fill(kept)
+            self._fill(kept, mirror=not cheap)
             self._kept = kept
-        self.cheap_rows = keep or self._by_differences
+        self.cheap_rows = keep or cheap
 
     def _empty(self, *shape: int) -> Floats:
         return np.empty((*shape, self.count), np.float32)
@@ -83,35 +92,17 @@ class Distances:
         for start in range(0, count, self._height):
             yield slice(start, min(start + self._height, count))
 
-    def _fill(self, matrix: Tensor) -> None:
-        step = self._height if self._by_differences else PRODUCT_ROWS
-        for start in range(0, self.count, step):
-            stop = min(start + step, self.count)
-            self._compute(slice(start, stop), start, matrix[start:stop, start:])
-            matrix[stop:, start:stop] = matrix[start:stop, stop:].T
-            if not self._by_differences:
-                square = matrix[start:stop, start:stop]
-                square.copy_(square.triu() + square.triu(1).T)
+    def _fill(self, matrix: Tensor, mirror: bool) -> None:
+        """All of it, or, where products are dear, one triangle and its mirror image."""
+        for rows in self._parts(self.count):
+            first = rows.start if mirror else 0
+            self._compute(rows, first, matrix[rows, first:])
+            if mirror:
+                matrix[rows.stop :, rows] = matrix[rows, rows.stop :].T
 
     def _compute(self, rows: slice | Tensor, first: int, out: Tensor) -> Tensor:
-        if self._by_differences:
-            points = self._points[rows]
-            scratch = self._scratch.view(-1)[: out.numel()].view(out.shape)
-            torch.sub(points[:, 0, None], self._columns[0, first:], out=out)
-            out.mul_(out)
-            for mine, others in zip(points.T[1:], self._columns[1:, first:], strict=True):
-                # No fused multiply-add: it rounds differently from device to device.
-                torch.sub(mine[:, None], others, out=scratch)
-                out.add_(scratch.mul_(scratch))
-        else:
-            left, right = self._centred[rows], self._centred[first:]
-            squares = self._norms[rows][:, None] + self._norms[first:]
-            squares.addmm_(left, right.T, alpha=-2)
-            near, other = (squares < CLOSE).nonzero(as_tuple=True)
-            step = max(1, (1 << 22) // left.shape[1])
-            for a, b in zip(near.split(step), other.split(step), strict=True):
-                squares[a, b] = (left[a] - right[b]).square().sum(1)
-            out.copy_(squares)
+        squares = self._squares.view(-1)[: out.numel()].view(out.shape)
+        out.copy_(torch.mm(self._left[rows], self._right[:, first:], out=squares))
         # Not torch's root, which is not always the nearest float32.
         np.sqrt(out.numpy(), out=out.numpy())
         return out.add_(self._rounder).sub_(self._rounder)
