@@ -77,7 +77,7 @@ class MAML(Learner[AdaptedNetwork]):
         def loss(
             parameters: Parameters, images: torch.Tensor, targets: torch.Tensor
         ) -> torch.Tensor:
-            return F.cross_entropy(self._run(parameters, images), targets)
+            return F.cross_entropy(self.run(parameters, images), targets)
 
         def adapt_one(images: torch.Tensor, targets: torch.Tensor) -> Parameters:
             parameters: Parameters = dict(self.network.named_parameters())
@@ -100,7 +100,7 @@ class MAML(Learner[AdaptedNetwork]):
         shots = support.shape[1]
         set_context(self.backbone, shots)
         both = torch.cat((support, features), 1)
-        run = vmap(self._run, randomness="different")
+        run = vmap(self.run, randomness="different")
         logits: torch.Tensor = run(adapted.parameters, both)
         return logits[:, shots:]
 
@@ -112,7 +112,8 @@ class MAML(Learner[AdaptedNetwork]):
         }
         return AdaptedNetwork(parameters, None)
 
-    def _run(self, parameters: Parameters, images: torch.Tensor) -> torch.Tensor:
+    def run(self, parameters: Parameters, images: torch.Tensor) -> torch.Tensor:
+        """Logits [n, way] of images [n, height, width, channels] with one set of parameters."""
         with torch.autocast(
             images.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16
         ):

@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from derts.config import StrategyConfig
 from derts.errors import DertsError
 from derts.gradients import PoolEstimate
-from derts.selection.facility_location import select
 from derts.selection.filters import NoiseSplit, find_noisy
-from derts.selection.weights import scale_to_mean_one, selection_weights
+from derts.selection.weights import scale_to_mean_one
 from derts.tasks.randomness import generator
 
-# a GPU waits for the launches of each pick: 0.2 s for 960 of 3200, where two CPU cores take 0.08 s
-QUICKER_ON_CPU = 4096
+Seed = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class Picked:
+    """Pool indices int64 [k], their weights float [k], and the objective where there is one."""
+
+    indices: torch.Tensor
+    weights: torch.Tensor
+    objective: float | None = None
+
+
+class Pick(Protocol):
+    """Takes `count` of the candidates (pool indices)."""
+
+    def __call__(
+        self,
+        config: StrategyConfig,
+        estimate: PoolEstimate,
+        candidates: torch.Tensor,
+        count: int,
+        seed: Seed,
+    ) -> Picked: ...
 
 
 @dataclass(frozen=True)
@@ -60,9 +80,9 @@ class Choice:
 
 
 def choose(
-    config: StrategyConfig, estimate: PoolEstimate, meta_batch: int, seed: tuple[int | str, ...]
+    config: StrategyConfig, estimate: PoolEstimate, meta_batch: int, seed: Seed, pick: Pick
 ) -> Choice:
-    """Choose the tasks of a round from a pool's estimates."""
+    """Choose the tasks of a round from a pool's estimates; `pick` decides among candidates."""
     gradients = estimate.gradients[config.estimate]
     split = _noisy(config, estimate, gradients)
     usable = gradients.isfinite().all(1).cpu()
@@ -79,7 +99,7 @@ def choose(
         groups = list(order.tensor_split(parts))
         sizes = [min(len(group), -(-count // parts)) for group in groups]
     picked = [
-        _pick(config, gradients, group, size, (*seed, number))
+        pick(config, estimate, group, size, (*seed, number))
         for number, (group, size) in enumerate(zip(groups, sizes, strict=True))
     ]
     selected = torch.cat([part.indices for part in picked])
@@ -103,36 +123,6 @@ def choose(
         None if config.drop_score == "none" else split.threshold,
         sum(objectives) if objectives else None,
     )
-
-
-@dataclass(frozen=True)
-class _Picked:
-    indices: torch.Tensor
-    weights: torch.Tensor
-    objective: float | None
-
-
-def _pick(
-    config: StrategyConfig,
-    gradients: torch.Tensor,
-    candidates: torch.Tensor,
-    count: int,
-    seed: tuple[int | str, ...],
-) -> _Picked:
-    """`count` of the candidates (pool indices) with their weights."""
-    random = generator(seed)
-    if config.engine == "uniform":
-        chosen = torch.randperm(len(candidates), generator=random)[:count]
-        return _Picked(candidates[chosen], torch.ones(count), None)
-    rows = gradients[candidates.to(gradients.device)]
-    if len(rows) <= QUICKER_ON_CPU:
-        rows = rows.cpu()
-    number = int(torch.randint(2**31, (1,), generator=random))
-    found = select(rows, count, engine=config.engine, epsilon=config.epsilon, seed=number)
-    weights = selection_weights(
-        config.weights, rows, found.indices, found.weights, cap=config.weight_cap or None
-    )
-    return _Picked(candidates[found.indices], weights.cpu().float(), found.objective)
 
 
 def _noisy(config: StrategyConfig, estimate: PoolEstimate, gradients: torch.Tensor) -> NoiseSplit:
@@ -163,7 +153,7 @@ def _batches(
     config: StrategyConfig,
     parts: list[torch.Tensor],
     meta_batch: int,
-    seed: tuple[int | str, ...],
+    seed: Seed,
 ) -> list[torch.Tensor]:
     if config.batching == "shuffled":
         (kept,) = parts

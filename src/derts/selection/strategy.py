@@ -30,7 +30,9 @@ class Context:
     """What a strategy may look at.
 
     draw(tasks, name, number) gives a fresh pool, the same for the same arguments; `update` is
-    the number of updates made so far; `log` takes events for the run's record.
+    the number of updates made so far, `progress` their share of the run; `log` takes events for
+    the run's record. Validation images and tasks (clean) are for strategies that need them: they
+    see classes that the others do not.
     """
 
     learner: Learner[Any]
@@ -41,6 +43,9 @@ class Context:
     update: int = 0
     clock: Clock = field(default_factory=lambda: Clock(torch.device("cpu")))
     log: Callable[[dict[str, Any]], None] = lambda event: None
+    progress: float = 0.0
+    validation_images: ImageTable | None = None
+    draw_validation: Callable[[int, str, int], TaskPool] | None = None
 
 
 class Strategy(ABC):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -80,6 +81,8 @@ class Trainer:
             seed=config.seed,
             clock=self.clock,
             log=log,
+            validation_images=self._validation_images(),
+            draw_validation=self.draw_validation,
         )
         self.draw(1, "check", 0)  # impossible tasks are refused before the first update
         if config.model.drop_block:
@@ -104,6 +107,28 @@ class Trainer:
             seed=(self.config.seed, purpose, number),
             noise=task_noise(settings),
         )
+
+    def draw_validation(self, tasks: int, purpose: str, number: int) -> TaskPool:
+        """Fresh clean tasks of validation classes."""
+        settings = self.config.tasks
+        return self._validation_sampler.draw(
+            tasks=tasks,
+            way=settings.way,
+            shot=settings.shot,
+            query=settings.query,
+            seed=(self.config.seed, purpose, number),
+        )
+
+    def _validation_images(self) -> ImageTable | None:
+        """Beside the model where the strategy uses them, else where they are."""
+        found = self.tables.get("val")
+        if found is None or self.config.strategy.name != "ats":
+            return found
+        return place_table(found, self.device)
+
+    @cached_property
+    def _validation_sampler(self) -> TaskSampler:
+        return TaskSampler(self.split("val"))
 
     def learning_rate(self) -> float:
         """The learning rate of the next update."""
@@ -133,6 +158,7 @@ class Trainer:
     def step(self) -> torch.Tensor:
         """One update; returns its mean loss, mean accuracy and gradient norm as a tensor [3]."""
         self.context.update = self.update
+        self.context.progress = self.update / self.config.updates
         with self.clock.phase("tasks"):
             batch = self.strategy.next_batch(self.context)
         with self.clock.phase("update"):

@@ -1,0 +1,102 @@
+"""Do the support and query sets of a task pull a model the same way? All tasks at once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch.func import grad, vmap
+
+from derts.data.table import ImageTable
+from derts.learners.anil import ANIL
+from derts.learners.base import query_losses
+from derts.learners.embedding import TaskFeatures, evaluation_mode, task_features
+from derts.learners.maml import MAML
+from derts.tasks.pool import TaskPool
+
+Layers = list[torch.Tensor]
+
+
+class Agreement(NamedTuple):
+    """What ATS looks at, for T tasks and the L tensors that the inner loop adapts.
+
+    losses   [T]     query loss after adaptation
+    cosines  [T, L]  between the support gradient before and the query gradient after adaptation
+    norms    [T, L]  of the query gradient
+    """
+
+    losses: torch.Tensor
+    cosines: torch.Tensor
+    norms: torch.Tensor
+
+    def cpu(self) -> Agreement:
+        """The same in main memory."""
+        return Agreement(*(values.float().cpu() for values in self))
+
+
+def gradient_agreement(learner: ANIL | MAML, images: ImageTable, pool: TaskPool) -> Agreement:
+    """Losses, cosines and norms of every task, without touching the learner.
+
+    ANIL's inner loop adapts the head, so its layers are the head's weight and bias, whose
+    gradients are written out; MAML's are all parameters, through torch.func.
+    """
+    parts = []
+    with evaluation_mode(learner):
+        for part in task_features(learner, images, pool):
+            found = _of_head(learner, part) if isinstance(learner, ANIL) else _of_all(learner, part)
+            parts.append(_compare(*found))
+    return Agreement(*(torch.cat(values) for values in zip(*parts, strict=True)))
+
+
+def _compare(losses: torch.Tensor, support: Layers, query: Layers) -> Agreement:
+    pairs = [(a.flatten(1), b.flatten(1)) for a, b in zip(support, query, strict=True)]
+    cosines = torch.stack([F.cosine_similarity(a, b, 1) for a, b in pairs], 1)
+    norms = torch.stack([torch.linalg.vector_norm(b, dim=1) for _, b in pairs], 1)
+    return Agreement(losses, cosines, norms)
+
+
+def _of_head(learner: ANIL, part: TaskFeatures) -> tuple[torch.Tensor, Layers, Layers]:
+    device = learner.device
+    support_labels = part.pool.support_labels.to(device)
+    query_labels = part.pool.query_labels.to(device)
+
+    def gradient(features: torch.Tensor, labels: torch.Tensor, logits: torch.Tensor) -> Layers:
+        wrong = logits.softmax(-1) - F.one_hot(labels, learner.way).to(logits.dtype)
+        wrong = wrong / labels.shape[1]
+        return [wrong.transpose(1, 2) @ (features * learner.feature_scale), wrong.sum(1)]
+
+    before = learner.logits(learner.start(len(part.pool)), part.support)
+    after = learner.logits(learner.adapt(part.support, support_labels), part.query)
+    return (
+        query_losses(after, query_labels)[0],
+        gradient(part.support, support_labels, before),
+        gradient(part.query, query_labels, after),
+    )
+
+
+def _of_all(learner: MAML, part: TaskFeatures) -> tuple[torch.Tensor, Layers, Layers]:
+    device = learner.device
+    support_labels = part.pool.support_labels.to(device)
+    query_labels = part.pool.query_labels.to(device)
+    adapted = learner.adapt(part.support, support_labels)
+    shots = part.support.shape[1]
+    losses = query_losses(learner.logits(adapted, part.query), query_labels)[0]
+
+    def support_loss(
+        parameters: dict[str, torch.Tensor], images: torch.Tensor, labels: torch.Tensor
+    ) -> torch.Tensor:
+        return F.cross_entropy(learner.run(parameters, images), labels)
+
+    def query_loss(
+        parameters: dict[str, torch.Tensor], images: torch.Tensor, labels: torch.Tensor
+    ) -> torch.Tensor:
+        return F.cross_entropy(learner.run(parameters, images)[shots:], labels)
+
+    meta = dict(learner.network.named_parameters())
+    both = torch.cat((part.support, part.query), 1)
+    first = vmap(grad(support_loss), (None, 0, 0), randomness="different")
+    second = vmap(grad(query_loss), randomness="different")
+    support = first(meta, part.support, support_labels)
+    query = second(adapted.parameters, both, query_labels)
+    return losses, list(support.values()), list(query.values())

@@ -1,0 +1,168 @@
+"""ATS, the adaptive task scheduler (Yao et al., NeurIPS 2021): a small network picks the tasks.
+
+It is rewarded by accuracy on validation classes, which no other strategy here sees: say so
+wherever its numbers stand beside theirs. Two slips of the code its authors released are not
+repeated: the context is a mean over tasks, not over features, and validation tasks come from
+validation classes, not from training images.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from derts.config import StrategyConfig
+from derts.errors import DertsError
+from derts.evaluation import evaluate
+from derts.learners.anil import ANIL
+from derts.learners.maml import MAML
+from derts.selection.agreement import Agreement, gradient_agreement
+from derts.selection.strategy import Context, MetaBatch, State, Strategy
+from derts.tasks.pool import TaskPool
+from derts.tasks.randomness import generator
+
+CANDIDATES = 5  # × the meta-batch
+LEAST_TEMPERATURE, COOLING = 0.1, 0.99
+LEARNING_RATE = 1e-3
+BASELINE_MOMENTUM = 0.9
+STEPS_OF_PROGRESS = 100
+
+
+class Scheduler(nn.Module):
+    """Scores candidate tasks from their losses, gradients' agreement and the training's progress.
+
+    >>> scheduler = Scheduler()
+    >>> signs = Agreement(torch.rand(7), torch.rand(7, 2), torch.rand(7, 2))
+    >>> scheduler(signs, progress=0.5).shape
+    torch.Size([7])
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.progress = nn.Embedding(STEPS_OF_PROGRESS, 5)
+        self.readers = nn.ModuleList(
+            nn.LSTM(1, 10, bidirectional=True, batch_first=True) for _ in range(3)
+        )
+        self.context = nn.Sequential(nn.Linear(65, 20), nn.Tanh(), nn.Linear(20, 10))
+        self.score = nn.Sequential(nn.Linear(75, 20), nn.Tanh(), nn.Linear(20, 1))
+
+    def forward(self, signs: Agreement, progress: float) -> torch.Tensor:
+        """Signs of T tasks, progress 0 … 1 -> scores [T]."""
+        sequences = (signs.losses[:, None], signs.cosines, signs.norms)
+        read = [
+            reader(sequence[..., None])[1][0].transpose(0, 1).flatten(1)  # both directions' ends
+            for reader, sequence in zip(self.readers, sequences, strict=True)
+        ]
+        step = min(int(progress * STEPS_OF_PROGRESS), STEPS_OF_PROGRESS - 1)
+        now = self.progress.weight[step].expand(len(signs.losses), -1)
+        features = torch.cat((*read, now), 1)  # [T, 65]
+        context = self.context(features).mean(0).expand(len(features), -1)
+        scores: torch.Tensor = self.score(torch.cat((features, context), 1))
+        return scores.squeeze(1)
+
+
+class AdaptiveScheduler(Strategy):
+    """Each update: score candidates, try a batch, learn from its reward, then pick the real one."""
+
+    def __init__(self, config: StrategyConfig) -> None:
+        self.warmup = config.warmup
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.scheduler = Scheduler()
+        self.optimiser = torch.optim.Adam(self.scheduler.parameters(), lr=LEARNING_RATE)
+        self.baseline: float | None = None
+        self.steps = 0
+
+    def next_batch(self, context: Context) -> MetaBatch:
+        if not isinstance(context.learner, ANIL | MAML):
+            raise DertsError(
+                "ats compares gradients of support and query sets and needs a learner that adapts "
+                "by gradient steps: use --learner.name anil or maml, or another --strategy.name"
+            )
+        if context.update < self.warmup:
+            return MetaBatch(context.draw(context.meta_batch, "batch", context.update))
+        random = generator((context.seed, "ats", context.update))
+        with context.clock.phase("pool"):
+            count = CANDIDATES * context.meta_batch
+            candidates = context.draw(count, "candidates", context.update)
+        with context.clock.phase("estimating"):
+            signs = gradient_agreement(context.learner, context.images, candidates).cpu()
+        with context.clock.phase("selecting"):
+            scores = self.scheduler(signs, context.progress)
+            tried, likelihood = sample_in_order(scores, context.meta_batch, random)
+            self._learn(self._reward(context, candidates[tried]), likelihood)
+            with torch.no_grad():
+                temperature = max(LEAST_TEMPERATURE, COOLING**self.steps)
+                scores = self.scheduler(signs, context.progress) / temperature
+                chosen, _ = sample_in_order(scores, context.meta_batch, random)
+            self.steps += 1
+        return MetaBatch(candidates[chosen])
+
+    def _learn(self, reward: float, likelihood: torch.Tensor) -> None:
+        """One REINFORCE step with a running mean of rewards as baseline."""
+        baseline = reward if self.baseline is None else self.baseline
+        self.optimiser.zero_grad()
+        (-(reward - baseline) * likelihood).backward()
+        self.optimiser.step()
+        self.baseline = BASELINE_MOMENTUM * baseline + (1 - BASELINE_MOMENTUM) * reward
+
+    def _reward(self, context: Context, batch: TaskPool) -> float:
+        """Accuracy on validation tasks (0 … 1) after one SGD step on the batch, then undone.
+
+        BatchNorm reads its running statistics meanwhile, so that nothing else is left behind.
+        """
+        if context.validation_images is None or context.draw_validation is None:
+            raise DertsError("ats needs validation classes: prepare the data with a val split")
+        learner: Any = context.learner
+        parameters = [value for value in learner.parameters() if value.requires_grad]
+        learner.eval()
+        try:
+            loss = learner.outer_loss(context.images, batch).loss
+            steps = torch.autograd.grad(loss, parameters)
+            kept = [value.detach().clone() for value in parameters]
+            with torch.no_grad():
+                for value, step in zip(parameters, steps, strict=True):
+                    value.sub_(step, alpha=learner.inner_lr)
+                tasks = context.draw_validation(context.meta_batch, "reward", context.update)
+                found = evaluate(learner, context.validation_images, tasks)
+                for value, before in zip(parameters, kept, strict=True):
+                    value.copy_(before)
+        finally:
+            learner.train()
+        return found.mean / 100
+
+    def state_dict(self) -> State:
+        return {
+            "ats_scheduler": self.scheduler.state_dict(),
+            "ats_optimiser": self.optimiser.state_dict(),
+            "ats_baseline": self.baseline,
+            "ats_steps": self.steps,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        if "ats_scheduler" in state:  # another strategy's warm-up has none
+            self.scheduler.load_state_dict(state["ats_scheduler"])
+            self.optimiser.load_state_dict(state["ats_optimiser"])
+            self.baseline, self.steps = state["ats_baseline"], state["ats_steps"]
+
+
+def sample_in_order(
+    scores: torch.Tensor, count: int, random: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`count` positions drawn one after the other without replacement, by softmax of scores [T].
+
+    Returns positions [count] and the log-probability of drawing them in that order.
+
+    >>> picked, likelihood = sample_in_order(torch.tensor([0.0, 50.0]), 2, generator(0))
+    >>> picked.tolist(), round(float(likelihood), 6)
+    ([1, 0], 0.0)
+    """
+    uniform = torch.rand(len(scores), generator=random).clamp_(min=1e-20)
+    order = (scores.detach() - (-uniform.log()).log()).topk(count).indices  # Gumbel's trick
+    chosen = scores[order]
+    left = torch.ones(count, len(scores), dtype=torch.bool)
+    left[:, order] = torch.arange(count)[:, None] <= torch.arange(count)
+    remaining = scores.expand(count, -1).masked_fill(~left, -torch.inf).logsumexp(1)
+    return order, (chosen - remaining).sum()

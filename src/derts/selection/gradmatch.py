@@ -1,0 +1,96 @@
+"""GradMatch (Killamsetty et al., ICML 2021): weights whose weighted gradient is the pool's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from derts.config import StrategyConfig
+from derts.gradients import PoolEstimate
+from derts.selection.choice import Picked, Seed
+from derts.selection.rounds import PoolTasks
+
+Numbers = NDArray[np.float64]
+RIDGE = 0.5  # × the mean squared length of a gradient: keeps weights from piling up on few tasks
+
+
+class GradMatchTasks(PoolTasks):
+    """Orthogonal matching pursuit with non-negative weights, a part of the pool per meta-batch."""
+
+    def __init__(self, config: StrategyConfig) -> None:
+        super().__init__(replace(config, drop_score="none", batching="coreset"))
+
+    def pick(
+        self,
+        config: StrategyConfig,
+        estimate: PoolEstimate,
+        candidates: torch.Tensor,
+        count: int,
+        seed: Seed,
+    ) -> Picked:
+        rows = estimate.gradients[config.estimate].double().cpu().numpy()[candidates.numpy()]
+        indices, weights = match_gradients(rows, count)
+        return Picked(candidates[torch.from_numpy(indices)], torch.from_numpy(weights).float())
+
+
+def match_gradients(
+    gradients: Numbers, k: int, ridge: float = RIDGE
+) -> tuple[NDArray[np.int64], Numbers]:
+    """At most k rows of [N, d] and non-negative weights whose weighted sum is near the rows' sum.
+
+    Each step adds the row that points most along what is still missing, then fits all weights
+    anew: w ≥ 0 minimises ‖Σ w g − Σ g‖² + λ‖w‖². Ends early when no row points that way.
+
+    >>> rows = np.array([[1.0, 0.0], [1.1, 0.0], [0.0, 1.0]])
+    >>> indices, weights = match_gradients(rows, k=2, ridge=1e-9)
+    >>> indices.tolist(), weights.round(3).tolist()
+    ([1, 2], [1.909, 1.0])
+    """
+    products = gradients @ gradients.T
+    wanted = products.sum(1)
+    level = ridge * float(products.trace()) / len(products)
+    chosen: list[int] = []
+    weights = np.zeros(0)
+    for _ in range(k):
+        missing = wanted - products[:, chosen] @ weights
+        missing[chosen] = -np.inf
+        best = int(missing.argmax())
+        if missing[best] <= 0:
+            break
+        chosen.append(best)
+        inner = products[np.ix_(chosen, chosen)] + level * np.eye(len(chosen))
+        weights = non_negative_fit(inner, wanted[chosen], np.append(weights > 0, True))
+    if not chosen or not weights.any():  # the rows add up to nothing: any of them is as good
+        return np.arange(min(k, len(gradients))), np.ones(min(k, len(gradients)))
+    return np.array(chosen), weights
+
+
+def non_negative_fit(inner: Numbers, target: Numbers, start: NDArray[np.bool_]) -> Numbers:
+    """w ≥ 0 that minimises wᵀ inner w / 2 − targetᵀ w, by Lawson and Hanson's active sets.
+
+    `inner` [k, k] is positive definite; `start` says which weights are tried above 0 first.
+    """
+    free = start.copy()
+    weights = np.zeros(len(target))
+    for _ in range(10 * len(target)):
+        while free.any():
+            found = np.zeros(len(target))
+            found[free] = np.linalg.solve(inner[np.ix_(free, free)], target[free])
+            if found[free].min() > 0:
+                break
+            falling = free & (found <= 0)
+            steps = weights[falling] / (weights[falling] - found[falling])
+            weights += float(np.nan_to_num(steps).min()) * (found - weights)
+            free &= ~(falling & (weights <= 1e-15))
+            weights[~free] = 0.0
+        else:
+            found = np.zeros(len(target))
+        weights = found
+        rising = np.where(free, -np.inf, target - inner @ weights)
+        if rising.max() <= 1e-12 * max(1.0, float(np.abs(target).max())):
+            break
+        free[int(rising.argmax())] = True
+    return weights

@@ -1,0 +1,157 @@
+"""ATS: what it looks at, what it learns, what it leaves alone."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from derts.config import (
+    EvaluationConfig,
+    LearnerConfig,
+    ModelConfig,
+    StrategyConfig,
+    TaskConfig,
+    TrainConfig,
+)
+from derts.data import ImageTable
+from derts.errors import DertsError
+from derts.learners import ANIL, MAML
+from derts.selection.agreement import gradient_agreement
+from derts.selection.ats import AdaptiveScheduler, Scheduler, sample_in_order
+from derts.tasks import generator
+from derts.training import Trainer
+
+Tables = dict[str, ImageTable]
+
+SMALL = TrainConfig(
+    tasks=TaskConfig(way=3, shot=2, query=3, noise="tasks", noisy_fraction=0.5),
+    model=ModelConfig(width=8),
+    learner=LearnerConfig("anil", feature_scale=1.0),
+    strategy=StrategyConfig("ats", warmup=2),
+    evaluation=EvaluationConfig(tasks=20, query=5),
+    updates=6,
+    meta_batch=3,
+)
+
+
+def test_the_scheduler_has_the_papers_shape() -> None:
+    scheduler = Scheduler()
+    assert scheduler.progress.weight.shape == (100, 5)
+    assert [scheduler.context[0].in_features, scheduler.score[0].in_features] == [65, 75]
+    assert len(scheduler.readers) == 3
+
+
+@pytest.mark.parametrize("name", ["anil", "maml"])
+def test_agreement_is_that_of_autograd(name: str, letters: Tables) -> None:
+    config = replace(SMALL, learner=LearnerConfig(name, inner_steps=2))  # type: ignore[arg-type]
+    trainer = Trainer(config, letters)
+    learner = trainer.learner.double()
+    assert isinstance(learner, ANIL | MAML)
+    pool = trainer.draw(4, "x", 0)
+    found = gradient_agreement(learner, trainer.images, pool)
+    learner.eval()
+    task = pool[[2]]
+    support = learner.features(trainer.images.gather(task.support))
+    query = learner.features(trainer.images.gather(task.query))
+
+    def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(logits[0], labels[0])
+
+    def free(value: torch.Tensor) -> torch.Tensor:
+        return value.detach().requires_grad_()
+
+    if isinstance(learner, ANIL):
+        weight, bias = map(free, learner.adapt(support, task.support_labels))
+        layers = [weight, bias]
+        after = loss(learner.logits((weight, bias), query), task.query_labels)
+        weight, bias = map(free, learner.start(1))
+        start = [weight, bias]
+        before = loss(learner.logits((weight, bias), support), task.support_labels)
+    else:
+        adapted = learner.adapt(support, task.support_labels)
+        values = {key: free(value) for key, value in adapted.parameters.items()}
+        layers = list(values.values())
+        after = loss(learner.logits(adapted._replace(parameters=values), query), task.query_labels)
+        meta = {key: free(value[None]) for key, value in learner.network.named_parameters()}
+        start = list(meta.values())
+        moved = adapted._replace(parameters=meta)
+        before = loss(learner.logits(moved, support), task.support_labels)
+    query_gradient = torch.autograd.grad(after, layers)
+    support_gradient = torch.autograd.grad(before, start)
+    for layer, (a, b) in enumerate(zip(support_gradient, query_gradient, strict=True)):
+        cosine = torch.nn.functional.cosine_similarity(a.flatten(), b.flatten(), 0)
+        torch.testing.assert_close(found.cosines[2, layer], cosine, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(found.norms[2, layer], b.norm(), atol=1e-8, rtol=1e-6)
+    torch.testing.assert_close(found.losses[2], after.detach())
+
+
+def test_sampling_follows_the_scores_and_knows_its_probability() -> None:
+    scores = torch.tensor([0.0, 1.0, 2.0, -1.0], requires_grad=True)
+    random = generator(0)
+    first = torch.zeros(4)
+    for _ in range(4000):
+        order, likelihood = sample_in_order(scores, 2, random)
+        first[order[0]] += 1
+    torch.testing.assert_close(first / 4000, scores.detach().softmax(0), atol=0.03, rtol=0)
+    p = scores.detach().softmax(0)
+    a, b = order.tolist()
+    expected = torch.log(p[a]) + torch.log(p[b] / (1 - p[a]))
+    torch.testing.assert_close(likelihood.detach(), expected)
+    likelihood.backward()
+    assert scores.grad is not None
+
+
+def test_the_virtual_step_leaves_the_learner_as_it_was(letters: Tables) -> None:
+    trainer = Trainer(SMALL, letters)
+    trainer.train(2)
+    before = {key: value.clone() for key, value in trainer.learner.state_dict().items()}
+    trainer.context.update = 2
+    trainer.strategy.next_batch(trainer.context)
+    assert trainer.learner.training
+    for key, value in trainer.learner.state_dict().items():
+        assert torch.equal(value, before[key])
+
+
+def test_it_learns_to_prefer_clean_tasks(letters: Tables) -> None:
+    """Half of the tasks corrupted: the sampling probability of clean ones rises.
+
+    The reward of a batch is how clean it is, so that the test needs no long training.
+    """
+    config = replace(
+        SMALL,
+        tasks=replace(SMALL.tasks, query=6),
+        strategy=StrategyConfig("ats", warmup=40),
+        updates=200,
+        meta_batch=6,
+    )
+    trainer = Trainer(config, letters)
+    trainer.train(40)
+    strategy = trainer.strategy
+    assert isinstance(strategy, AdaptiveScheduler)
+    strategy.optimiser.param_groups[0]["lr"] = 0.02
+
+    def preference() -> float:
+        pool = trainer.draw(200, "check", 1)
+        signs = gradient_agreement(trainer.learner, trainer.images, pool).cpu()  # type: ignore[arg-type]
+        with torch.no_grad():
+            probability = strategy.scheduler(signs, 0.5).softmax(0)
+        return float(probability[pool.mislabelled() == 0].sum())
+
+    before = preference()
+    strategy._reward = lambda context, batch: 1 - float(batch.mislabelled().mean())  # type: ignore[method-assign]
+    for update in range(40, 140):
+        trainer.context.update = update
+        strategy.next_batch(trainer.context)
+    assert preference() > before + 0.1
+
+
+def test_protonet_is_refused_with_the_reason(letters: Tables) -> None:
+    trainer = Trainer(replace(SMALL, learner=LearnerConfig("protonet")), letters)
+    with pytest.raises(DertsError, match=r"adapts by gradient steps: use --learner\.name anil"):
+        trainer.train()
+
+
+def test_data_without_validation_classes_is_refused(letters: Tables) -> None:
+    trainer = Trainer(SMALL, {"train": letters["train"], "test": letters["test"]})
+    with pytest.raises(DertsError, match="needs validation classes"):
+        trainer.train()

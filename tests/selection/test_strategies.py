@@ -1,0 +1,81 @@
+"""What every strategy must do, whatever it chooses."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from derts.config import (
+    EvaluationConfig,
+    LearnerConfig,
+    ModelConfig,
+    StrategyConfig,
+    TaskConfig,
+    TrainConfig,
+)
+from derts.data import ImageTable
+from derts.selection import STRATEGIES
+from derts.training import Trainer
+from derts.training.checkpoint import load_checkpoint, save_checkpoint
+
+Tables = dict[str, ImageTable]
+
+SMALL = TrainConfig(
+    tasks=TaskConfig(shot=2, query=3, noise="tasks"),
+    model=ModelConfig(width=8),
+    strategy=StrategyConfig(warmup=2, pool=30, ratio=0.4),
+    evaluation=EvaluationConfig(tasks=20, query=5),
+    updates=8,
+    meta_batch=3,
+)
+LEARNERS = {
+    name: ("anil", "maml") if name == "ats" else ("anil", "maml", "protonet") for name in STRATEGIES
+}
+PAIRS = [(strategy, learner) for strategy, names in LEARNERS.items() for learner in names]
+
+
+def config(strategy: str, learner: str) -> TrainConfig:
+    return replace(
+        SMALL,
+        strategy=replace(SMALL.strategy, name=strategy),  # type: ignore[arg-type]
+        learner=LearnerConfig(learner),  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(("strategy", "learner"), PAIRS)
+def test_it_trains_and_continues_to_the_bit(
+    strategy: str, learner: str, tmp_path: Path, letters: Tables
+) -> None:
+    settings = config(strategy, learner)
+    whole = Trainer(settings, letters)
+    whole.train(5)
+    path = save_checkpoint(tmp_path, whole.update, whole.state_dict())
+    whole.train()
+    later = Trainer(settings, letters)
+    later.load_state_dict(load_checkpoint(path))
+    later.train()
+    expected = whole.learner.state_dict()
+    for key, value in later.learner.state_dict().items():
+        assert torch.equal(value, expected[key]), key
+    assert whole.update == 8
+
+
+@pytest.mark.parametrize(("name", "larger"), [("hardest", True), ("easiest", False)])
+def test_hardest_and_easiest_are_by_query_loss(name: str, larger: bool, letters: Tables) -> None:
+    events: list[dict[str, object]] = []
+    trainer = Trainer(config(name, "protonet"), letters, events.append)
+    trainer.train()
+    from derts.gradients import estimate_pool
+
+    round_ = next(event for event in events if event["event"] == "round")
+    assert round_["kept"] == 12
+    pool = trainer.draw(30, "pool", 0)
+    fresh = Trainer(config(name, "protonet"), letters)
+    fresh.train(2)
+    fresh.context.update = 2
+    losses = estimate_pool(fresh.learner, fresh.images, pool).losses
+    batch = fresh.strategy.next_batch(fresh.context)
+    chosen = estimate_pool(fresh.learner, fresh.images, batch.pool).losses
+    limit = losses.sort(descending=larger).values[11]
+    assert bool(((chosen >= limit - 1e-6) if larger else (chosen <= limit + 1e-6)).all())
