@@ -41,6 +41,9 @@ VARIANTS: dict[str, Values] = {
     "derts-error": derts(drop_score="error"),
     "derts-multiple": derts(drop_rule="multiple"),
 }
+VARIANTS |= {
+    name: {"strategy": {"name": name}} for name in ("us", "ats", "gradmatch", "hardest", "easiest")
+}
 VARIANTS |= {f"{name} clean": {**values, **CLEAN} for name, values in VARIANTS.items()}
 VARIANTS["paper clean"] = {**PRESETS["paper"], **CLEAN}
 USUAL = ["random", "paper", "derts", "random clean", "paper clean", "derts clean"]

@@ -93,7 +93,7 @@ def _of_all(learner: MAML, part: TaskFeatures) -> tuple[torch.Tensor, Layers, La
     ) -> torch.Tensor:
         return F.cross_entropy(learner.run(parameters, images)[shots:], labels)
 
-    meta = dict(learner.network.named_parameters())
+    meta: dict[str, torch.Tensor] = dict(learner.network.named_parameters())
     both = torch.cat((part.support, part.query), 1)
     first = vmap(grad(support_loss), (None, 0, 0), randomness="different")
     second = vmap(grad(query_loss), randomness="different")
