@@ -94,7 +94,8 @@ class StrategyConfig:
 
     name: Literal["random", "derts", "us", "ats", "gradmatch", "hardest", "easiest"] = "random"
     """random: uniform tasks; derts: a weighted subset of a pool, without the noisy ones; us:
-    uniform over difficulty; ats: a learned scheduler (sees validation classes); gradmatch, hardest, easiest: other choices from a pool."""
+    uniform over difficulty; ats: a learned scheduler (sees validation classes); gradmatch,
+    hardest, easiest: other choices from a pool."""
     warmup: int = 100
     """Updates with random tasks before the strategy begins (they count as updates)."""
     pool: int = 3200

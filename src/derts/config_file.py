@@ -51,7 +51,7 @@ PRESETS: dict[str, Values] = {
         "model": {"width": 32},
         "learner": {"name": "protonet", "distance_divisor": 4.0},
         "strategy": {"warmup": 40, "pool": 400},
-        "updates": 140,
+        "updates": 115,
         "meta_batch": 8,
     },
 }
