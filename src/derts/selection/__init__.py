@@ -6,22 +6,20 @@ from collections.abc import Callable
 
 from derts.config import StrategyConfig
 from derts.selection.ats import AdaptiveScheduler
-from derts.selection.derts import DertsTasks
-from derts.selection.difficulty import EasiestTasks, HardestTasks
+from derts.selection.derts import derts_tasks
+from derts.selection.difficulty import easiest_tasks, hardest_tasks
 from derts.selection.facility_location import Selection, select
-from derts.selection.gradmatch import GradMatchTasks
+from derts.selection.gradmatch import gradmatch_tasks
 from derts.selection.random import RandomTasks
+from derts.selection.rounds import PoolTasks
 from derts.selection.strategy import Context, MetaBatch, Strategy
 from derts.selection.us import UniformDifficulty
 
 __all__ = [
     "AdaptiveScheduler",
     "Context",
-    "DertsTasks",
-    "EasiestTasks",
-    "GradMatchTasks",
-    "HardestTasks",
     "MetaBatch",
+    "PoolTasks",
     "RandomTasks",
     "Selection",
     "Strategy",
@@ -32,12 +30,12 @@ __all__ = [
 
 STRATEGIES: dict[str, Callable[[StrategyConfig], Strategy]] = {
     "random": lambda config: RandomTasks(),
-    "derts": DertsTasks,
+    "derts": derts_tasks,
     "us": UniformDifficulty,
     "ats": AdaptiveScheduler,
-    "gradmatch": GradMatchTasks,
-    "hardest": HardestTasks,
-    "easiest": EasiestTasks,
+    "gradmatch": gradmatch_tasks,
+    "hardest": hardest_tasks,
+    "easiest": easiest_tasks,
 }
 """Every strategy by name: a new one is a file and a line here."""
 
@@ -46,6 +44,6 @@ def build_strategy(config: StrategyConfig) -> Strategy:
     """The strategy that a config names.
 
     >>> type(build_strategy(StrategyConfig(name="derts"))).__name__
-    'DertsTasks'
+    'PoolTasks'
     """
     return STRATEGIES[config.name](config)

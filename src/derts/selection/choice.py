@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -26,17 +27,23 @@ class Picked:
     objective: float | None = None
 
 
-class Pick(Protocol):
-    """Takes `count` of the candidates (pool indices)."""
+@dataclass(frozen=True)
+class Candidates:
+    """What a strategy picks from: `count` of the pool's tasks at `indices` int64 [n]."""
 
-    def __call__(
-        self,
-        config: StrategyConfig,
-        estimate: PoolEstimate,
-        candidates: torch.Tensor,
-        count: int,
-        seed: Seed,
-    ) -> Picked: ...
+    config: StrategyConfig
+    estimate: PoolEstimate
+    indices: torch.Tensor
+    count: int
+    seed: Seed
+
+    def gradients(self) -> torch.Tensor:
+        """Estimated gradients [n, dim] of the candidates."""
+        rows = self.estimate.gradients[self.config.estimate]
+        return rows[self.indices.to(rows.device)]
+
+
+Pick = Callable[[Candidates], Picked]
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ def choose(
         groups = list(order.tensor_split(parts))
         sizes = [min(len(group), -(-count // parts)) for group in groups]
     picked = [
-        pick(config, estimate, group, size, (*seed, number))
+        pick(Candidates(config, estimate, group, size, (*seed, number)))
         for number, (group, size) in enumerate(zip(groups, sizes, strict=True))
     ]
     selected = torch.cat([part.indices for part in picked])

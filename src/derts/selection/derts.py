@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from derts.config import StrategyConfig
-from derts.gradients import PoolEstimate
-from derts.selection.choice import Picked, Seed
+from derts.selection.choice import Candidates, Picked
 from derts.selection.facility_location import select
 from derts.selection.rounds import PoolTasks
 from derts.selection.weights import selection_weights
@@ -16,34 +15,19 @@ from derts.tasks.randomness import generator
 QUICKER_ON_CPU = 4096
 
 
-class DertsTasks(PoolTasks):
-    """Facility location over the estimated gradients (or a uniform choice), then weights."""
-
-    def pick(
-        self,
-        config: StrategyConfig,
-        estimate: PoolEstimate,
-        candidates: torch.Tensor,
-        count: int,
-        seed: Seed,
-    ) -> Picked:
-        return pick_facilities(config, estimate, candidates, count, seed)
+def derts_tasks(config: StrategyConfig) -> PoolTasks:
+    """Drop what looks noisy, select by facility location (or uniformly), weigh."""
+    return PoolTasks(config, pick_facilities)
 
 
-def pick_facilities(
-    config: StrategyConfig,
-    estimate: PoolEstimate,
-    candidates: torch.Tensor,
-    count: int,
-    seed: Seed,
-) -> Picked:
-    """The candidates that stand for all candidates; see `choice.Pick`."""
-    random = generator(seed)
+def pick_facilities(candidates: Candidates) -> Picked:
+    """The candidates whose estimated gradients stand for all of theirs."""
+    config, count = candidates.config, candidates.count
+    random = generator(candidates.seed)
     if config.engine == "uniform":
-        chosen = torch.randperm(len(candidates), generator=random)[:count]
-        return Picked(candidates[chosen], torch.ones(count))
-    gradients = estimate.gradients[config.estimate]
-    rows = gradients[candidates.to(gradients.device)]
+        chosen = torch.randperm(len(candidates.indices), generator=random)[:count]
+        return Picked(candidates.indices[chosen], torch.ones(count))
+    rows = candidates.gradients()
     if len(rows) <= QUICKER_ON_CPU:
         rows = rows.cpu()
     number = int(torch.randint(2**31, (1,), generator=random))
@@ -51,4 +35,4 @@ def pick_facilities(
     weights = selection_weights(
         config.weights, rows, found.indices, found.weights, cap=config.weight_cap or None
     )
-    return Picked(candidates[found.indices], weights.cpu().float(), found.objective)
+    return Picked(candidates.indices[found.indices], weights.cpu().float(), found.objective)

@@ -1,42 +1,36 @@
-"""Hardest and easiest: the tasks of a pool with the largest or smallest query loss."""
+"""Hardest and easiest: the tasks of a pool with the largest or smallest query loss.
+
+Hard tasks may be informative or mislabelled: nothing is dropped here, so that this can be seen.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from derts.config import StrategyConfig
-from derts.gradients import PoolEstimate
-from derts.selection.choice import Picked, Seed
+from derts.selection.choice import Candidates, Picked
 from derts.selection.rounds import PoolTasks
 
 
-class HardestTasks(PoolTasks):
-    """Train on the tasks that the model gets most wrong after adaptation, all weights alike.
-
-    Hard tasks may be informative or mislabelled: nothing is dropped here, so that this can be
-    seen.
-    """
-
-    hardest = True
-
-    def __init__(self, config: StrategyConfig) -> None:
-        super().__init__(replace(config, drop_score="none", batching="shuffled"))
-
-    def pick(
-        self,
-        config: StrategyConfig,
-        estimate: PoolEstimate,
-        candidates: torch.Tensor,
-        count: int,
-        seed: Seed,
-    ) -> Picked:
-        order = estimate.losses.cpu()[candidates].argsort(descending=self.hardest, stable=True)
-        return Picked(candidates[order[:count]], torch.ones(count))
+def hardest_tasks(config: StrategyConfig) -> PoolTasks:
+    """Train on the tasks that the model gets most wrong after adaptation, all weights alike."""
+    return PoolTasks(_plain(config), partial(pick_by_loss, hardest=True))
 
 
-class EasiestTasks(HardestTasks):
+def easiest_tasks(config: StrategyConfig) -> PoolTasks:
     """Train on the tasks that the model already solves best."""
+    return PoolTasks(_plain(config), partial(pick_by_loss, hardest=False))
 
-    hardest = False
+
+def pick_by_loss(candidates: Candidates, hardest: bool) -> Picked:
+    """The candidates with the largest or smallest query loss."""
+    losses = candidates.estimate.losses.cpu()[candidates.indices]
+    order = losses.argsort(descending=hardest, stable=True)[: candidates.count]
+    return Picked(candidates.indices[order], torch.ones(candidates.count))
+
+
+def _plain(config: StrategyConfig) -> StrategyConfig:
+    return replace(config, drop_score="none", batching="shuffled")

@@ -9,31 +9,24 @@ import torch
 from numpy.typing import NDArray
 
 from derts.config import StrategyConfig
-from derts.gradients import PoolEstimate
-from derts.selection.choice import Picked, Seed
+from derts.selection.choice import Candidates, Picked
 from derts.selection.rounds import PoolTasks
 
 Numbers = NDArray[np.float64]
 RIDGE = 0.5  # × the mean squared length of a gradient: keeps weights from piling up on few tasks
 
 
-class GradMatchTasks(PoolTasks):
+def gradmatch_tasks(config: StrategyConfig) -> PoolTasks:
     """Orthogonal matching pursuit with non-negative weights, a part of the pool per meta-batch."""
+    return PoolTasks(replace(config, drop_score="none", batching="coreset"), pick_matching)
 
-    def __init__(self, config: StrategyConfig) -> None:
-        super().__init__(replace(config, drop_score="none", batching="coreset"))
 
-    def pick(
-        self,
-        config: StrategyConfig,
-        estimate: PoolEstimate,
-        candidates: torch.Tensor,
-        count: int,
-        seed: Seed,
-    ) -> Picked:
-        rows = estimate.gradients[config.estimate].double().cpu().numpy()[candidates.numpy()]
-        indices, weights = match_gradients(rows, count)
-        return Picked(candidates[torch.from_numpy(indices)], torch.from_numpy(weights).float())
+def pick_matching(candidates: Candidates) -> Picked:
+    """The candidates, and weights, whose weighted gradient is that of all candidates."""
+    rows = candidates.gradients().double().cpu().numpy()
+    indices, weights = match_gradients(rows, candidates.count)
+    chosen = candidates.indices[torch.from_numpy(indices)]
+    return Picked(chosen, torch.from_numpy(weights).float())
 
 
 def match_gradients(

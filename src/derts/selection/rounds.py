@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
 
 from derts.config import StrategyConfig
-from derts.gradients import PoolEstimate, estimate_pool
-from derts.selection.choice import Choice, Picked, Seed, choose, needs_reference
+from derts.gradients import estimate_pool
+from derts.selection.choice import Choice, Pick, Seed, choose, needs_reference
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
 from derts.tasks.pool import TaskPool
 
 
-class PoolTasks(Strategy, ABC):
-    """Rounds of: draw a pool, estimate every task's gradient, drop, pick, train.
+class PoolTasks(Strategy):
+    """Rounds of: draw a pool, estimate every task's gradient, drop, `pick`, train.
 
-    A subclass says how to pick. During the warm-up the tasks are the ones that random sampling
-    would train on.
+    During the warm-up the tasks are the ones that random sampling would train on.
     """
 
-    def __init__(self, config: StrategyConfig) -> None:
+    def __init__(self, config: StrategyConfig, pick: Pick) -> None:
         self.config = config
+        self.pick = pick
         self.round = 0
         self.position = 0
         self.batches: list[torch.Tensor] = []
@@ -31,17 +30,6 @@ class PoolTasks(Strategy, ABC):
         self._pool: TaskPool | None = None
         self._ahead: Future[TaskPool] | None = None
         self._drawer = ThreadPoolExecutor(1, "derts-draw")
-
-    @abstractmethod
-    def pick(
-        self,
-        config: StrategyConfig,
-        estimate: PoolEstimate,
-        candidates: torch.Tensor,
-        count: int,
-        seed: Seed,
-    ) -> Picked:
-        """`count` of the candidates (pool indices) with their weights; see choice.Pick."""
 
     def next_batch(self, context: Context) -> MetaBatch:
         if context.update < self.config.warmup:
