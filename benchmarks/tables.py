@@ -148,6 +148,21 @@ least as good as counts in all four columns and became the preset's. The differe
 """
 
 
+def drop_rules(path: Path) -> str:
+    """The rules by which the demo could drop tasks."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    found = Comparison(content["runs"])
+    settings, cores = found.results[0]["config"], content["machine"]["cores"]
+    return f"""## Which drop rule: glyphs, validation characters
+
+`python benchmarks/drop_rules.py --out results/{path.name}` (on {cores} CPU cores): the demo's
+ProtoNet, {settings["updates"]} updates ({settings["strategy"]["warmup"]} a shared warm-up), 60% of
+tasks mislabelled, {len(found.accuracies("random"))} seeds, accuracy on 600 **validation** tasks.
+
+{markdown(found.table())}
+"""
+
+
 def diagnoses(paths: list[Path]) -> str:
     """What `derts diagnose` found on trained checkpoints."""
     parts = []
@@ -183,6 +198,7 @@ def page() -> str:
         ("baseline-h200.json", baseline),
         ("noisy-tasks-h200.json", noisy_tasks),
         ("noisy-tasks-validation-h200.json", chosen_on_validation),
+        ("drop-rules-cpu.json", drop_rules),
     ):
         if (RESULTS / name).exists():
             parts.append(write(RESULTS / name))

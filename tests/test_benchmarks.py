@@ -41,6 +41,11 @@ def test_baseline_runs(tmp_path: Path) -> None:
     assert [run["config"]["learner"]["name"] for run in runs] == ["protonet", "anil", "maml"]
 
 
+def test_drop_rules_runs(tmp_path: Path) -> None:
+    words = ["--quick", "--seeds", "0", "--out", str(tmp_path / "out.json")]
+    assert len(program("drop_rules.py", *words).splitlines()) == 6
+
+
 def test_noisy_tasks_runs_and_never_makes_a_run_twice(tmp_path: Path) -> None:
     words = ["--data", "glyphs", "--preset", "--learners", "protonet", "--seeds", "0"]
     words += [
