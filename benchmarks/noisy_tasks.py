@@ -11,12 +11,13 @@ already holds is not made again.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from derts.comparison import Comparison, compare
 from derts.config_file import PRESETS, Values, apply_presets, with_values
 from derts.data import open_data
-from derts.runs import code_version, machine
+from derts.runs import Run, code_version, machine
 from derts.training import Trainer
 from derts.training.checkpoint import save_checkpoint
 from derts.training.run import Result
@@ -34,6 +35,7 @@ VARIANTS: dict[str, Values] = {
     "paper": PRESETS["paper-noisy"],
     "derts": derts(),
     "derts-uniform": derts(engine="uniform"),
+    "derts-counts": derts(weights="counts"),
     "derts-calibrated": derts(weights="calibrated"),
     "derts-unweighted": derts(weights="none"),
     "derts-coreset": derts(batching="coreset"),
@@ -64,7 +66,9 @@ def main() -> None:
     parser.add_argument("--pool", type=int, default=3200)
     parser.add_argument("--meta-batch", type=int, default=32)
     parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--checkpoints", type=Path, help="folder for each run's last checkpoint")
+    parser.add_argument(
+        "--checkpoints", type=Path, help="folder for a run folder per learner and variant"
+    )
     options = parser.parse_args()
     tables = open_data(options.data)
     everything = Comparison.load(options.out) if options.out.exists() else Comparison()
@@ -100,7 +104,9 @@ def main() -> None:
             everything.save(options.out, machine=machine(str(trainer.device)), code=code_version())
             if options.checkpoints is not None and result["seed"] == 0:
                 name = f"{learner}-{result['variant'].replace(' ', '-')}"
-                save_checkpoint(options.checkpoints / name, trainer.update, trainer.state_dict())
+                config = replace(trainer.config, data=options.data)
+                run = Run.create(options.checkpoints / name, config, overwrite=True)
+                save_checkpoint(run.path / "checkpoints", trainer.update, trainer.state_dict())
 
         for seed in options.seeds:
             missing = [name for name in options.variants if (learner, name, seed) not in done]

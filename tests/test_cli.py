@@ -97,8 +97,8 @@ def test_options_win_over_config_files_and_those_over_presets(
         (["data", "prepaer"], "choose from data prepare"),
         (["train", "--upates", "3"], "--upates"),
         (["train", "--updates", "many"], "invalid literal"),
-        (["train", "--updates", "0"], "at least 1"),
-        (["train", "--tasks.way", "1"], "at least 2"),
+        (["train", "--updates", "0"], "between 1 and"),
+        (["train", "--tasks.way", "1"], "between 2 and"),
         (["train", "--tasks.way", "5000"], "needs 5000 classes"),
         (["train", "--tasks.shot", "400"], "images but shot 400"),
         (["train", "--tasks.noise", "loud"], "loud"),
@@ -107,6 +107,13 @@ def test_options_win_over_config_files_and_those_over_presets(
         (["train", "--data", "nowhere"], "nowhere"),
         (["train", "--data", "."], "holds no data set that is known"),
         (["train", "--hardware.device", "quantum"], "quantum"),
+        (["train", "--hardware.threads", "-1"], "--hardware.threads is -1"),
+        (["train", "--tasks.swap-rate", "nan"], "--tasks.swap-rate is nan"),
+        (["train", "--evaluation.query", "50"], "of 'test' has 40 images"),
+        (["train", "--strategy.name", "ats"], "needs a learner that adapts"),
+        (["train", "--resume", "nowhere"], "not a run folder"),
+        (["demo", "--seeds", "0"], "--seeds is 0"),
+        (["diagnose", "nowhere", "--ratio", "nan"], "--ratio is nan"),
         (["evaluate", "nowhere"], "not a run folder"),
         (["evaluate"], "RUN"),
         (["data", "prepare", "nowhere", "store"], "nowhere"),
@@ -163,10 +170,14 @@ def test_control_c_saves_and_says_so(in_folder: Path) -> None:
     limit = time.monotonic() + 60
     while not (events.exists() and events.stat().st_size) and time.monotonic() < limit:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    try:
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 2
     assert said.startswith("derts: interrupted at update")
+    assert "derts train --resume run" in said
     assert "Traceback" not in said
     assert len(list((in_folder / "run" / "checkpoints").glob("*.ckpt"))) == 1
 

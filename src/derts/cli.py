@@ -6,6 +6,7 @@ import difflib
 import errno
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -27,6 +28,8 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0 success, 2 bad input or interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    # a shell that starts us in the background lets us inherit «ignored»
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(run(given))
 
 
@@ -37,7 +40,7 @@ def run(given: list[str]) -> int:
     except DertsError as error:
         return _fail(str(error))
     except KeyboardInterrupt:
-        return _fail("interrupted: nothing that was finished is lost; run the command again")
+        return _fail("interrupted before it was done: run the command again")
     except BrokenPipeError:
         # whoever read our output has gone; let the interpreter's own flush not complain
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -63,7 +63,7 @@ class Comparison:
             kept = self.mean(name, lambda result: result["noise"]["kept"])
             milliseconds = self.mean(name, lambda result: result["ms_per_update"])
             share = self.mean(name, lambda result: result["selection_share"])
-            difference = "" if name == baseline else f"{_signed(self.difference(name, baseline))}"
+            difference = "" if name == baseline else self.difference(name, baseline).shown("+")
             rows.append(
                 (
                     name,
@@ -161,7 +161,3 @@ def summarise(trainer: Trainer, before: Mapping[str, float], rounds: list[Result
 
 def _mean(values: Sequence[float]) -> float | None:
     return round(sum(values) / len(values), 6) if values else None
-
-
-def _signed(estimate: Estimate) -> str:
-    return f"{estimate.mean:+.2f} ± {estimate.interval:.2f}"

@@ -16,6 +16,8 @@ class KnownGood(NamedTuple):
     lr: float
 
 
+MANY = 10**9
+
 KNOWN_GOOD = {
     "protonet": KnownGood(inner_lr=0.0, feature_scale=1.0, lr=0.004),
     "anil": KnownGood(inner_lr=0.5, feature_scale=0.1, lr=0.005),
@@ -195,35 +197,49 @@ class TrainConfig:
     """Write a checkpoint every so many updates (one is always written at the end)."""
 
     def __post_init__(self) -> None:
-        for name, least, value in (
-            ("updates", 1, self.updates),
-            ("meta-batch", 1, self.meta_batch),
-            ("log-every", 1, self.log_every),
-            ("checkpoint-every", 1, self.checkpoint_every),
-            ("strategy.warmup", 0, self.strategy.warmup),
-            ("strategy.pool", 1, self.strategy.pool),
-            ("validate-every", 0, self.validate_every),
-            ("tasks.way", 2, self.tasks.way),
-            ("tasks.shot", 1, self.tasks.shot),
-            ("tasks.query", 1, self.tasks.query),
-            ("model.width", 1, self.model.width),
-            ("learner.inner-steps", 0, self.learner.inner_steps),
-            ("evaluation.tasks", 2, self.evaluation.tasks),
-            ("evaluation.query", 1, self.evaluation.query),
-        ):
-            if value < least:
-                raise DertsError(f"--{name} is {value}: it must be at least {least}")
-        for name, number in (
-            ("optimiser.lr", self.optimiser.lr),
-            ("learner.distance-divisor", self.learner.distance_divisor),
-        ):
-            if number is not None and not number > 0:
-                raise DertsError(f"--{name} is {number}: it must be above 0")
+        for name, value, least, most in self._ranges():
+            # written so that nan, which compares as false, is refused too
+            if value is not None and not least <= value <= most:
+                raise DertsError(f"--{name} is {value}: it must be between {least:g} and {most:g}")
 
-        if not 0 < self.strategy.ratio <= 1:
-            raise DertsError(
-                f"--strategy.ratio is {self.strategy.ratio}: it must be above 0 and at most 1"
-            )
+    def _ranges(self) -> tuple[tuple[str, float | None, float, float], ...]:
+        """Every number's name, value, least and largest value."""
+        tasks, learner, strategy = self.tasks, self.learner, self.strategy
+        optimiser, evaluation = self.optimiser, self.evaluation
+        return (
+            ("updates", self.updates, 1, MANY),
+            ("meta-batch", self.meta_batch, 1, MANY),
+            ("seed", self.seed, 0, 2**63 - 1),
+            ("log-every", self.log_every, 1, MANY),
+            ("checkpoint-every", self.checkpoint_every, 1, MANY),
+            ("validate-every", self.validate_every, 0, MANY),
+            ("tasks.way", tasks.way, 2, MANY),
+            ("tasks.shot", tasks.shot, 1, MANY),
+            ("tasks.query", tasks.query, 1, MANY),
+            ("tasks.swap-rate", tasks.swap_rate, 0, 1e4),
+            ("tasks.swap-limit", tasks.swap_limit, 0, 1e4),
+            ("tasks.noisy-fraction", tasks.noisy_fraction, 0, 1),
+            ("tasks.flip", tasks.flip, 0, 1),
+            ("model.width", self.model.width, 1, 1e5),
+            ("model.drop-block", self.model.drop_block, 0, 0.9),
+            ("learner.inner-steps", learner.inner_steps, 0, 1000),
+            ("learner.inner-lr", learner.inner_lr, 0, 1e4),
+            ("learner.feature-scale", learner.feature_scale, 1e-9, 1e9),
+            ("learner.distance-divisor", learner.distance_divisor, 1e-9, 1e9),
+            ("optimiser.lr", optimiser.lr, 1e-12, 1e4),
+            ("optimiser.weight-decay", optimiser.weight_decay, 0, 1e4),
+            ("optimiser.clip", optimiser.clip, 0, 1e12),
+            ("hardware.threads", self.hardware.threads, 0, 4096),
+            ("evaluation.tasks", evaluation.tasks, 2, MANY),
+            ("evaluation.query", evaluation.query, 1, MANY),
+            ("evaluation.seed", evaluation.seed, 0, 2**63 - 1),
+            ("strategy.warmup", strategy.warmup, 0, MANY),
+            ("strategy.pool", strategy.pool, 1, MANY),
+            ("strategy.ratio", strategy.ratio, 1e-6, 1),
+            ("strategy.epsilon", strategy.epsilon, 1e-9, 0.999),
+            ("strategy.weight-cap", strategy.weight_cap, 0, 1e9),
+            ("strategy.drop-value", strategy.drop_value, 0, 1e9),
+        )
 
     def resolved(self) -> TrainConfig:
         """The same with every default that depends on the learner filled in.

@@ -70,6 +70,12 @@ class Run:
             except json.JSONDecodeError:
                 return
 
+    def forget_events_after(self, update: int) -> None:
+        """Drop what an interrupted run logged after the checkpoint it goes on from."""
+        kept = [event for event in self.events() if event.get("update", 0) <= update]
+        lines = "".join(json.dumps(event) + "\n" for event in kept)
+        write_atomically(self.path / "events.jsonl", lines.encode())
+
     def write_result(self, result: Event, name: str = "result.json") -> Path:
         """Write a result as JSON, whole or not at all."""
         target = self.path / name

@@ -22,7 +22,12 @@ class Estimate:
     interval: float
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f} ± {self.interval:.2f}"
+        return self.shown()
+
+    def shown(self, sign: str = "") -> str:
+        """`mean ± interval`, the mean alone where there is no interval; `sign` "+" shows signs."""
+        half = "" if math.isnan(self.interval) else f" ± {self.interval:.2f}"
+        return f"{self.mean:{sign}.2f}{half}"
 
     @property
     def excludes_zero(self) -> bool:

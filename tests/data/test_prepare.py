@@ -215,7 +215,8 @@ def test_control_c_ends_workers_and_can_go_on(class_folders: MakeImages, tmp_pat
     source = class_folders("source", "abc", count=250)
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys\nfrom derts.data import prepare\nif __name__ == '__main__':\n"
+        "import signal, sys\nfrom derts.data import prepare\nif __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "    prepare(sys.argv[1], sys.argv[2], size=400, workers=2)\n"
     )
     command = [sys.executable, str(script), str(source), str(tmp_path / "store")]

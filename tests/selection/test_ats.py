@@ -146,12 +146,11 @@ def test_it_learns_to_prefer_clean_tasks(letters: Tables) -> None:
 
 
 def test_protonet_is_refused_with_the_reason(letters: Tables) -> None:
-    trainer = Trainer(replace(SMALL, learner=LearnerConfig("protonet")), letters)
+    config = replace(SMALL, learner=LearnerConfig("protonet"))
     with pytest.raises(DertsError, match=r"adapts by gradient steps: use --learner\.name anil"):
-        trainer.train()
+        Trainer(config, letters)
 
 
 def test_data_without_validation_classes_is_refused(letters: Tables) -> None:
-    trainer = Trainer(SMALL, {"train": letters["train"], "test": letters["test"]})
     with pytest.raises(DertsError, match="needs validation classes"):
-        trainer.train()
+        Trainer(SMALL, {"train": letters["train"], "test": letters["test"]})

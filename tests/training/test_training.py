@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ from derts.config import (
     LearnerConfig,
     ModelConfig,
     OptimiserConfig,
+    StrategyConfig,
     TaskConfig,
     TrainConfig,
 )
 from derts.data import ImageTable
 from derts.errors import DertsError
 from derts.runs import Run
-from derts.training import Trainer, train
+from derts.training import Trainer, resume, train
 from derts.training.checkpoint import MAGIC, checkpoint_files, load_checkpoint, save_checkpoint
 from derts.training.run import open_trainer
 
@@ -135,25 +137,58 @@ def test_clipping_limits_the_step(letters: Tables) -> None:
 
 
 def test_a_loss_that_is_not_finite_stops_with_cause_and_fix(letters: Tables) -> None:
-    config = replace(SMALL, optimiser=OptimiserConfig(lr=math.inf))
+    trainer = Trainer(SMALL, letters)
+    with torch.no_grad():
+        next(trainer.learner.parameters()).fill_(math.nan)
     with pytest.raises(DertsError, match=r"not finite at update \d+: lower --optimiser.lr"):
-        Trainer(config, letters).train()
+        trainer.train()
 
 
-def test_an_interrupt_saves_what_was_done(
-    tmp_path: Path, letters: Tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def interrupt_at(update: int, monkeypatch: pytest.MonkeyPatch) -> None:
     step = Trainer.step
 
     def interrupted(self: Trainer) -> torch.Tensor:
-        if self.update == 7:
-            raise KeyboardInterrupt
+        if self.update == update:
+            signal.raise_signal(signal.SIGINT)
         return step(self)
 
     monkeypatch.setattr(Trainer, "step", interrupted)
-    with pytest.raises(DertsError, match="interrupted at update 7: all is saved in"):
-        train(SMALL, tmp_path / "run", tables=letters, quiet=True)
-    assert load_checkpoint(checkpoint_files(tmp_path / "run" / "checkpoints")[-1])["update"] == 7
+
+
+def test_an_interrupted_run_goes_on_to_the_bit(
+    tmp_path: Path, letters: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(SMALL, strategy=StrategyConfig("derts", warmup=3, pool=40, ratio=0.5))
+    whole = train(config, tmp_path / "whole", tables=letters, quiet=True)
+    with monkeypatch.context() as patch:
+        interrupt_at(6, patch)
+        with pytest.raises(DertsError, match="interrupted at update 7: all is saved, go on with"):
+            train(config, tmp_path / "run", tables=letters, quiet=True)
+    again = resume(tmp_path / "run", tables=letters, quiet=True)
+    assert again["accuracies"] == whole["accuracies"]
+    ours, theirs = (
+        [(e["event"], e["update"], e.get("loss")) for e in Run.open(tmp_path / name).events()]
+        for name in ("run", "whole")
+    )
+    assert [event for event in ours if event[1] != 7][-1] == theirs[-1]
+    with pytest.raises(DertsError, match="is finished"):
+        resume(tmp_path / "run", tables=letters, quiet=True)
+
+
+def test_an_interrupt_without_a_folder_says_that_nothing_was_kept(
+    letters: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt_at(2, monkeypatch)
+    with pytest.raises(DertsError, match="nothing was kept"):
+        train(SMALL, tables=letters, quiet=True)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, letters: Tables) -> None:
+    train(replace(SMALL, updates=1), tmp_path / "run", tables=letters, quiet=True)
+    path = tmp_path / "run" / "config.toml"
+    path.write_text(path.read_text().replace("width = 8", "width = 16"))
+    with pytest.raises(DertsError, match="does not fit this config and data"):
+        open_trainer(tmp_path / "run", letters)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "altered", "foreign", "not-ours"])
@@ -207,6 +242,8 @@ def test_impossible_settings_are_refused_before_anything_is_written(
         (replace(SMALL, tasks=TaskConfig(way=500)), "way 500 needs"),
         (replace(SMALL, tasks=TaskConfig(shot=10)), "images but shot 10"),
         (replace(SMALL, evaluation=EvaluationConfig(split="exam")), "no split 'exam'"),
+        (replace(SMALL, evaluation=EvaluationConfig(query=50)), "of 'test' has 12 images"),
+        (replace(SMALL, tasks=TaskConfig(way=11, shot=2, query=3), validate_every=1), "way 11"),
         (replace(SMALL, hardware=HardwareConfig(device="quantum")), "quantum cannot be used"),
         (replace(SMALL, tasks=TaskConfig(class_budget=16)), "no class 'n0"),
     ):

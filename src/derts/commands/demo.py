@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from derts.commands.parse import parse, print_table
+from derts.errors import DertsError
 
 DESCRIPTION = """Compare random sampling with derts on built-in data with many mislabelled tasks.
 
@@ -38,6 +39,10 @@ def demo(arguments: Sequence[str]) -> None:
     """Parse, compare, print."""
     options = parse(DemoOptions, arguments, "demo", DESCRIPTION)
 
+    if options.seeds < 1:
+        raise DertsError(f"--seeds is {options.seeds}: it must be at least 1")
+    options.out.mkdir(parents=True, exist_ok=True)
+
     from derts.comparison import compare
     from derts.config_file import apply_presets, with_values
     from derts.data import glyphs
@@ -55,7 +60,6 @@ def demo(arguments: Sequence[str]) -> None:
     total = options.seeds * (warmup + len(names) * (config.updates - warmup))
     with progress("comparing", total, "updates", quiet=options.quiet) as advance:
         found = compare(config, variants, range(options.seeds), tables, advance=advance)
-    options.out.mkdir(parents=True, exist_ok=True)
     found.save(options.out / "results.json")
     fraction, flip = config.tasks.noisy_fraction, config.tasks.flip
     print(

@@ -11,6 +11,7 @@ from typing import Annotated
 import tyro
 
 from derts.commands.parse import parse, print_table
+from derts.errors import DertsError
 
 DESCRIPTION = """How well does each estimate stand for a pool's true gradient?
 
@@ -46,11 +47,20 @@ def diagnose(arguments: Sequence[str]) -> None:
     """Parse, diagnose, print, draw."""
     options = parse(DiagnoseOptions, arguments, "diagnose", DESCRIPTION)
 
+    for name, value, least, most in (
+        ("pool", options.pool, 2, 1e9),
+        ("ratio", options.ratio, 1e-6, 1),
+        ("draws", options.draws, 2, 1e9),
+    ):
+        if not least <= value <= most:
+            raise DertsError(f"--{name} is {value}: it must be between {least:g} and {most:g}")
+
+    from derts.config_file import as_values
     from derts.data import open_data
     from derts.diagnosis import diagnose as measure
     from derts.progress import progress, silent
     from derts.report.diagnosis import draw_diagnosis, table_rows
-    from derts.runs import Run, write_atomically
+    from derts.runs import Run, code_version, machine, write_atomically
     from derts.training.run import open_trainer
 
     run = Run.open(options.run)
@@ -61,7 +71,13 @@ def diagnose(arguments: Sequence[str]) -> None:
         trainer.learner, trainer.images, pool,
         ratio=options.ratio, draws=options.draws, progress=shown,
     )  # fmt: skip
-    values = found.as_dict()
+    values = {
+        "updates": trainer.update,
+        "config": as_values(trainer.config),
+        "code": code_version(),
+        "machine": machine(str(trainer.device)),
+        **found.as_dict(),
+    }
     write_atomically(run.path / "diagnosis.json", (json.dumps(values, indent=1) + "\n").encode())
     draw_diagnosis(values, run.path / "diagnosis.png")
     for rows in table_rows(values):

@@ -24,6 +24,7 @@ Examples:
   derts train --preset demo
   derts train --data my-store --learner.name anil --tasks.shot 1 --updates 3000
   derts train --config runs/first/config.toml --seed 1 --out runs/second
+  derts train --resume runs/second
 """
 
 
@@ -39,6 +40,8 @@ class TrainOptions:
     """Run folder to write (default: runs/ with a name made from the config)."""
     overwrite: bool = False
     """Replace a run that is already there."""
+    resume: Path | None = None
+    """Go on with this interrupted run; its own config holds, other options do not."""
     quiet: bool = False
     """No progress, just the result."""
     run: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
@@ -47,12 +50,18 @@ class TrainOptions:
 def train(arguments: Sequence[str]) -> None:
     """Parse, train, print."""
     options = parse(TrainOptions, arguments, "train", DESCRIPTION, _defaults(arguments))
-    config = options.run
-    out = options.out or Path("runs") / default_name(config)
-
+    from derts.runs import Run
+    from derts.training import resume
     from derts.training import train as run
 
-    result = run(config, out, overwrite=options.overwrite, quiet=options.quiet)
+    if options.resume is not None:
+        out = options.resume
+        config = Run.open(out).config
+        result = resume(out, quiet=options.quiet)
+    else:
+        config = options.run
+        out = options.out or Path("runs") / default_name(config)
+        result = run(config, out, overwrite=options.overwrite, quiet=options.quiet)
     seconds = result["seconds"]
     training = sum(seconds[name] for name in TRAINING_PHASES if name in seconds)
     selection = sum(seconds[name] for name in SELECTION_PHASES if name in seconds)

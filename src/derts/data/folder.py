@@ -44,7 +44,7 @@ def split_by_class(
             f"{count} classes cannot be split into train, val and test: add classes, or make the "
             "folders train/, val/ and test/ yourself"
         )
-    if min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
+    if not (min(fractions) >= 0 and abs(sum(fractions) - 1) <= 1e-6):  # nan is refused too
         raise DertsError(
             f"split fractions {fractions} must be three shares that sum to 1, such as 0.64 0.16 0.2"
         )

@@ -75,12 +75,16 @@ class AdaptiveScheduler(Strategy):
         self.baseline: float | None = None
         self.steps = 0
 
-    def next_batch(self, context: Context) -> MetaBatch:
+    def check(self, context: Context) -> None:
         if not isinstance(context.learner, ANIL | MAML):
             raise DertsError(
                 "ats compares gradients of support and query sets and needs a learner that adapts "
                 "by gradient steps: use --learner.name anil or maml, or another --strategy.name"
             )
+        if context.validation_images is None:
+            raise DertsError("ats needs validation classes: prepare the data with a val split")
+
+    def next_batch(self, context: Context) -> MetaBatch:
         if context.update < self.warmup:
             return MetaBatch(context.draw(context.meta_batch, "batch", context.update))
         random = generator((context.seed, "ats", context.update))
@@ -88,6 +92,7 @@ class AdaptiveScheduler(Strategy):
             count = CANDIDATES * context.meta_batch
             candidates = context.draw(count, "candidates", context.update)
         with context.clock.phase("estimating"):
+            assert isinstance(context.learner, ANIL | MAML)
             signs = gradient_agreement(context.learner, context.images, candidates).cpu()
         with context.clock.phase("selecting"):
             scores = self.scheduler(signs, context.progress)
@@ -113,8 +118,8 @@ class AdaptiveScheduler(Strategy):
 
         BatchNorm reads its running statistics meanwhile, so that nothing else is left behind.
         """
-        if context.validation_images is None or context.draw_validation is None:
-            raise DertsError("ats needs validation classes: prepare the data with a val split")
+        assert context.validation_images is not None
+        assert context.draw_validation is not None
         learner: Any = context.learner
         parameters = [value for value in learner.parameters() if value.requires_grad]
         learner.eval()

@@ -54,6 +54,8 @@ def select(
         raise DertsError(f"engine is {engine!r}; choose one of {', '.join(get_args(Engine))}")
     if not 1 <= k <= count:
         raise DertsError(f"k is {k}; choose between 1 and the number of rows, {count}")
+    if not 0 <= seed < 2**63:
+        raise DertsError(f"seed is {seed}; choose a whole number from 0 to 2⁶³ − 1")
     if not 0 < epsilon < 1:
         raise DertsError(f"epsilon is {epsilon}; choose a number between 0 and 1")
     if not memory_limit_gib >= 0:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from derts.config import StrategyConfig
-from derts.gradients import estimate_pool
+from derts.errors import DertsError
+from derts.gradients import estimate_pool, usable_estimates
 from derts.selection.choice import Choice, Pick, Seed, choose, needs_reference
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
 from derts.tasks.pool import TaskPool
@@ -30,6 +31,14 @@ class PoolTasks(Strategy):
         self._pool: TaskPool | None = None
         self._ahead: Future[TaskPool] | None = None
         self._drawer = ThreadPoolExecutor(1, "derts-draw")
+
+    def check(self, context: Context) -> None:
+        possible = usable_estimates(context.learner)
+        if self.config.estimate not in possible:
+            raise DertsError(
+                f"{type(context.learner).__name__} has no estimate {self.config.estimate!r}: "
+                f"choose --strategy.estimate from {', '.join(possible)}"
+            )
 
     def next_batch(self, context: Context) -> MetaBatch:
         if context.update < self.config.warmup:

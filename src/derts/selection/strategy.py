@@ -51,6 +51,9 @@ class Context:
 class Strategy(ABC):
     """Chooses the meta-batches. Strategies differ here and nowhere else."""
 
+    def check(self, context: Context) -> None:
+        """Refuse, before the first update, what cannot work: a DertsError with cause and fix."""
+
     @abstractmethod
     def next_batch(self, context: Context) -> MetaBatch:
         """The tasks of the next update."""

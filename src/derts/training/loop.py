@@ -85,6 +85,7 @@ class Trainer:
             draw_validation=self.draw_validation,
         )
         self.draw(1, "check", 0)  # impossible tasks are refused before the first update
+        self.strategy.check(self.context)
         if config.model.drop_block:
             torch.manual_seed(config.seed)
 
@@ -138,18 +139,25 @@ class Trainer:
         return base * 0.5 * (1 + math.cos(math.pi * self.update / self.config.updates))
 
     def train(
-        self, until: int | None = None, advance: Advance = lambda count=1, note=None: None
+        self,
+        until: int | None = None,
+        advance: Advance = lambda count=1, note=None: None,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Train up to an update (default: the last); `advance` hears of progress."""
+        """Train up to an update (default: the last) or until `stopping` says so.
+
+        `advance` hears of progress.
+        """
         until = self.config.updates if until is None else min(until, self.config.updates)
         self.learner.train()
         window: list[torch.Tensor] = []
         seconds = dict(self.clock.seconds)
         images = 0
-        while self.update < until:
+        while self.update < until and not stopping():
             window.append(self.step())
             images += self._images_per_update
-            if self.update % self.config.log_every == 0 or self.update == until:
+            at_stop = self.update == until or stopping()
+            if self.update % self.config.log_every == 0 or at_stop:
                 spent = self._settle(seconds)
                 note = self._log_window(window, spent, images)
                 advance(len(window), note)

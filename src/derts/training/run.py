@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from derts.evaluation import Evaluation
 from derts.progress import progress
 from derts.runs import Run, code_version, machine
 from derts.training.checkpoint import checkpoint_files, load_checkpoint, save_checkpoint
-from derts.training.loop import Trainer
+from derts.training.interrupt import stop_requests
+from derts.training.loop import Trainer, evaluation_tasks
 
 Result = dict[str, Any]
 
@@ -42,27 +43,58 @@ def train(
             run.log(event)
 
     trainer = Trainer(config, tables, log)
-    trainer.split(config.evaluation.split)
+    # what the end of the run needs is tried before its beginning
+    evaluation_tasks(config, trainer.split(config.evaluation.split))
+    if config.validate_every:
+        evaluation_tasks(config, trainer.split("val"))
     if out is not None:
         run = Run.create(out, config, overwrite=overwrite)
+    return _finish(trainer, run, quiet)
+
+
+def resume(
+    path: Path | str, *, tables: Mapping[str, ImageTable] | None = None, quiet: bool = False
+) -> Result:
+    """Go on with an interrupted run from its newest checkpoint, as if never interrupted."""
+    run = Run.open(path)
+    trainer = open_trainer(path, tables)
+    if trainer.update == run.config.updates and (run.path / "result.json").exists():
+        raise DertsError(f"{path} is finished: its result is in {run.path / 'result.json'}")
+    run.forget_events_after(trainer.update)
+    trainer.log = trainer.context.log = run.log
+    return _finish(trainer, run, quiet)
+
+
+def _finish(trainer: Trainer, run: Run | None, quiet: bool) -> Result:
+    config = trainer.config
     try:
-        _train_in_stretches(trainer, run, quiet)
+        with stop_requests() as stopping:
+            _train_in_stretches(trainer, run, quiet, stopping)
     except KeyboardInterrupt:
-        raise DertsError(_interrupted(trainer, run)) from None
+        where = f"go on with derts train --resume {run.path}" if run else "nothing was kept"
+        raise DertsError(
+            f"interrupted in the middle of update {trainer.update + 1}: {where}"
+        ) from None
+    if trainer.update < config.updates:
+        raise DertsError(_interrupted(trainer, run))
     evaluation = trainer.evaluate(config.evaluation.split)
-    log({"event": "evaluation", "update": trainer.update, **_summary(evaluation)})
+    trainer.log({"event": "evaluation", "update": trainer.update, **_summary(evaluation)})
     result = make_result(trainer, evaluation)
     if run is not None:
         run.write_result(result)
     return result
 
 
-def _train_in_stretches(trainer: Trainer, run: Run | None, quiet: bool) -> None:
+def _train_in_stretches(
+    trainer: Trainer, run: Run | None, quiet: bool, stopping: Callable[[], bool]
+) -> None:
     config = trainer.config
     with progress("training", total=config.updates, unit="updates", quiet=quiet) as advance:
-        while trainer.update < config.updates:
+        advance(trainer.update)
+        while trainer.update < config.updates and not stopping():
             every = [config.checkpoint_every, config.validate_every or config.updates]
-            trainer.train(min((trainer.update // step + 1) * step for step in every), advance)
+            until = min((trainer.update // step + 1) * step for step in every)
+            trainer.train(until, advance, stopping)
             if config.validate_every and trainer.update % config.validate_every == 0:
                 evaluation = trainer.evaluate("val")
                 trainer.log(
@@ -76,9 +108,12 @@ def _train_in_stretches(trainer: Trainer, run: Run | None, quiet: bool) -> None:
 
 def _interrupted(trainer: Trainer, run: Run | None) -> str:
     if run is None:
-        return f"interrupted at update {trainer.update}: nothing was saved, as no --out was given"
-    path = save_checkpoint(run.path / "checkpoints", trainer.update, trainer.state_dict())
-    return f"interrupted at update {trainer.update}: all is saved in {path}"
+        return f"interrupted at update {trainer.update}: nothing was kept, as no --out was given"
+    save_checkpoint(run.path / "checkpoints", trainer.update, trainer.state_dict())
+    return (
+        f"interrupted at update {trainer.update}: all is saved, "
+        f"go on with derts train --resume {run.path}"
+    )
 
 
 def make_result(trainer: Trainer, evaluation: Evaluation) -> Result:
@@ -111,5 +146,12 @@ def open_trainer(path: Path | str, tables: Mapping[str, ImageTable] | None = Non
     if not found:
         raise DertsError(f"{path} holds no checkpoint: train it first")
     trainer = Trainer(run.config, open_data(run.config.data) if tables is None else tables)
-    trainer.load_state_dict(load_checkpoint(found[-1]))
+    try:
+        trainer.load_state_dict(load_checkpoint(found[-1]))
+    except (RuntimeError, ValueError, KeyError) as error:
+        shape = "×".join(map(str, trainer.images.image_shape))
+        raise DertsError(
+            f"{found[-1]} does not fit this config and data (images {shape}): use those it was "
+            f"trained with ({str(error).splitlines()[-1].strip()})"
+        ) from None
     return trainer
