@@ -79,6 +79,7 @@ class Distances:
         self._block = torch.from_numpy(self._empty(self._height))
         self._squares = torch.from_numpy(np.empty((self._height, self.count)))
         self._kept: Tensor | None = None
+        self._totals: list[tuple[Tensor, Tensor]] = []
         if keep:
             kept = torch.from_numpy(self._empty(self.count))
             self._fill(kept, mirror=not cheap)
@@ -96,9 +97,11 @@ class Distances:
         """All of it, or, where products are dear, one triangle and its mirror image."""
         for rows in self._parts(self.count):
             first = rows.start if mirror else 0
-            self._compute(rows, first, matrix[rows, first:])
+            block = self._compute(rows, first, matrix[rows, first:])
             if mirror:
                 matrix[rows.stop :, rows] = matrix[rows, rows.stop :].T
+            else:  # while the block is still in the cache
+                self._totals.append((block.sum(1), block.max()))
 
     def _compute(self, rows: slice | Tensor, first: int, out: Tensor) -> Tensor:
         squares = self._squares.view(-1)[: out.numel()].view(out.shape)
@@ -131,11 +134,10 @@ class Distances:
         return out
 
     def totals(self) -> tuple[Doubles, float]:
-        sums, largest = [], []
-        for rows in self._parts(self.count):
-            view = self._view(rows)
-            sums.append(view.sum(1))
-            largest.append(view.max())
+        if not self._totals:
+            views = map(self._view, self._parts(self.count))
+            self._totals = [(view.sum(1), view.max()) for view in views]
+        sums, largest = zip(*self._totals, strict=True)
         return torch.cat(sums).double().numpy(), float(torch.stack(largest).max())
 
     def gains(self, cap: Floats) -> Doubles:

@@ -67,10 +67,10 @@ def find_noisy(
 
     Measured by query loss on 120 pools of 640 tasks of training glyphs (the constants were chosen
     on three quarters of them); ANIL and ProtoNet, 1 and 5 shots, after 50 to 250 updates; means
-    over pools. Of clean pools a reference drops nothing, the dip nothing, Otsu 54%. With 10 to 60% of
-    the tasks noisy, the clean tasks dropped and the noisy ones in what is kept are 2% and 2% with
-    a reference, 2% and 11% by the dip, 14% and 2% by Otsu, 0% and 27% by 1.25 × the mean. Before
-    50 updates a reference drops 3% of clean pools (at worst 21%): warm up first.
+    over pools. Of clean pools a reference drops nothing, the dip nothing, Otsu 54%. With 10 to
+    60% of the tasks noisy, the clean tasks dropped and the noisy ones in what is kept are 2% and
+    2% with a reference, 2% and 11% by the dip, 14% and 2% by Otsu, 0% and 27% by 1.25 × the mean.
+    Before 50 updates a reference drops 3% of clean pools (at worst 21%): warm up first.
 
     Scores that are not finite are dropped and count for nothing else.
 
