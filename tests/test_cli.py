@@ -103,6 +103,7 @@ def test_options_win_over_config_files_and_those_over_presets(
         (["train", "--tasks.shot", "400"], "images but shot 400"),
         (["train", "--tasks.noise", "loud"], "loud"),
         (["train", "--preset", "fast"], "no preset 'fast'"),
+        (["train", "--preset"], "--preset names none"),
         (["train", "--config", "none.toml"], "no config file"),
         (["train", "--data", "nowhere"], "nowhere"),
         (["train", "--data", "."], "holds no data set that is known"),

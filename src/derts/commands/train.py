@@ -14,6 +14,7 @@ from derts.clock import SELECTION_PHASES, TRAINING_PHASES
 from derts.commands.parse import parse, print_rows
 from derts.config import TrainConfig
 from derts.config_file import PRESETS, apply_presets, read_config
+from derts.errors import DertsError
 
 DESCRIPTION = f"""Train a few-shot learner on tasks and evaluate it on classes it has never seen.
 
@@ -98,6 +99,8 @@ def _defaults(arguments: Sequence[str]) -> TrainOptions:
     early.add_argument("--preset", nargs="*", default=[])
     early.add_argument("--config", type=Path)
     known, _ = early.parse_known_args([word for word in arguments if word not in ("-h", "--help")])
+    if "--preset" in arguments and not known.preset:
+        raise DertsError(f"--preset names none: choose from {', '.join(PRESETS)}")
     config = apply_presets(known.preset)
     if known.config is not None:
         config = read_config(known.config, config)
