@@ -205,5 +205,6 @@ def test_the_demo_compares_and_prints_the_paired_difference(
     shown = capsys.readouterr().out
     assert "against random" in shown
     assert shown.count("±") >= 3
+    assert (in_folder / "runs" / "demo" / "report.txt").read_text() in shown
     runs = json.loads((in_folder / "runs" / "demo" / "results.json").read_text())["runs"]
     assert [run["variant"] for run in runs] == ["random", "derts"] * 2

@@ -20,7 +20,6 @@ from derts.config_file import apply_presets
 from derts.data import ImageTable
 from derts.errors import DertsError
 from derts.training import Trainer
-from derts.training.checkpoint import load_checkpoint, save_checkpoint
 
 Tables = dict[str, ImageTable]
 
@@ -81,21 +80,6 @@ def test_the_warm_up_trains_on_what_random_sampling_would(letters: Tables) -> No
     theirs.train(4)
     first = next(iter(ours.learner.parameters()))
     assert not torch.equal(first, next(iter(theirs.learner.parameters())))
-
-
-def test_a_run_continues_to_the_bit_from_the_middle_of_a_round(
-    tmp_path: Path, letters: Tables
-) -> None:
-    whole = Trainer(SMALL, letters)
-    whole.train(5)
-    path = save_checkpoint(tmp_path, whole.update, whole.state_dict())
-    whole.train()
-    later = Trainer(SMALL, letters)
-    later.load_state_dict(load_checkpoint(path))
-    later.train()
-    expected = whole.learner.state_dict()
-    for key, value in later.learner.state_dict().items():
-        assert torch.equal(value, expected[key])
 
 
 def test_a_round_that_keeps_nothing_stops_training_with_the_reason(letters: Tables) -> None:

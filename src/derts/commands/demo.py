@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from derts.commands.parse import parse, print_table
+from derts.commands.parse import parse, table_text
 from derts.errors import DertsError
 
 DESCRIPTION = """Compare random sampling with derts on built-in data with many mislabelled tasks.
@@ -28,7 +28,7 @@ class DemoOptions:
     updates: int | None = None
     """Updates per run (default: the demo preset's)."""
     out: Path = Path("runs/demo")
-    """Folder for results.json."""
+    """Folder for report.txt and results.json."""
     quiet: bool = False
     """No progress, just the result."""
     small: bool = False
@@ -62,11 +62,13 @@ def demo(arguments: Sequence[str]) -> None:
         found = compare(config, variants, range(options.seeds), tables, advance=advance)
     found.save(options.out / "results.json")
     fraction, flip = config.tasks.noisy_fraction, config.tasks.flip
-    print(
+    about = (
         f"ProtoNet on glyphs, {config.updates} updates ({warmup} of them shared warm-up); "
         f"{100 * fraction:.0f}% of the training tasks have {100 * flip:.0f}% wrong labels.\n"
         f"Accuracy in % on {config.evaluation.tasks} clean tasks of new characters, "
         f"mean ± 95% interval over {options.seeds} seeds:\n"
     )
-    print_table(found.table())
-    print(f"\nresults  {options.out / 'results.json'}")
+    report = f"{about}\n{table_text(found.table())}\n"
+    (options.out / "report.txt").write_text(report, encoding="utf-8")
+    print(report)
+    print(f"report   {options.out / 'report.txt'}\nresults  {options.out / 'results.json'}")

@@ -173,4 +173,6 @@ class _FunctionHead(Learner[tuple[Tensor, Tensor]]):
         return self.head(*adapted, features)
 
     def start(self, tasks: int) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError
+        raise DertsError(
+            "a head that is a function knows no classes before it sees a support set: adapt first"
+        )
