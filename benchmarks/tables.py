@@ -70,11 +70,20 @@ def baseline(path: Path) -> str:
                 f"{sorted(column('ms_per_update'))[len(ours) // 2]:.1f}",
             )
         )
+    earlier_file = RESULTS / "baseline-first-h200.json"
+    earlier = json.loads(earlier_file.read_text(encoding="utf-8"))["runs"]
+    protonet = [r["accuracy"] for r in earlier if r["config"]["learner"]["name"] == "protonet"]
+    first = sum(protonet) / len(protonet)
     return f"""## Random tasks, mini-ImageNet 5-way 5-shot, CNN4-64
 
 `python benchmarks/baseline.py --data mini --maml-updates 150 --out results/{path.name}`
-({machine_line(runs)}; time is the median over seeds). ProtoNet's learning rate was chosen among
-0.001, 0.002 and 0.004 by validation accuracy (one seed each; that scan was not kept as a file).
+({machine_line(runs)}; time is the median over seeds). ProtoNet's first runs, with learning rate 0.001, came
+to {first:.1f} on test classes, short of our aim of 61 (`results/baseline-first-h200.json`). That,
+a test result, is why it was tuned at all; 0.004 was then preferred to 0.001 and 0.002 (and to a
+divisor of 32) by validation accuracy, one seed each, in a scan that printed test accuracy too and
+was not kept. Its test accuracy is to that extent chosen. ANIL's recipe is SPEC's, unchanged (a rate
+of 0.0025 was tried and was no better). MAML's inner loop is one of three tried on validation
+classes, not the best by 0.7 points but twice as fast.
 
 {markdown(rows)}
 """
@@ -102,7 +111,8 @@ def noisy_tasks(path: Path) -> str:
 `tasks` noise: in 60% of the training tasks each label is wrong with probability 0.8.
 {settings["updates"]} updates, the first {settings["strategy"]["warmup"]} a warm-up that all
 variants share. Evaluation tasks are clean. `paper` is the literal method with its drop rule.
-Note: {content["note"]}.
+Note: {content["note"]}. The code has changed since (its digest is in the file): a drop is now
+refused where more than 95% of a pool looks noisy, and distances are computed by another, exact product.
 
 {chr(10).join(parts)}"""
 
@@ -181,7 +191,8 @@ def diagnoses(paths: list[Path]) -> str:
         )
     return f"""## Diagnosis: how well does a selection stand for its pool?
 
-`derts diagnose RUN --pool 640` on the checkpoints of random sampling above: the relative error of
+What `derts diagnose RUN --pool 640` computes, here called from a script on the checkpoints of
+random sampling above (seed 0, float32): the relative error of
 the pool's exact gradient (Theorem 1's ε, relative) when 30% of the tasks are selected by each
 estimate, with γ (counts), no weights, or calibrated weights, and for random subsets of the same
 size; Spearman's correlation of distances between tasks with the exact ones; and how well each

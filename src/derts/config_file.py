@@ -17,28 +17,23 @@ from derts.errors import DertsError
 Values = Mapping[str, Any]
 Config = TypeVar("Config")
 
+LITERAL = {
+    "name": "derts",
+    "estimate": "logit-theta",
+    "engine": "greedy",
+    "weights": "counts",
+    "weight_cap": 0.0,
+    "batching": "shuffled",
+}
+"""The paper's method to the letter, but for the drop rule of its noisy setting."""
+
 PRESETS: dict[str, Values] = {
     "gpu": {"hardware": {"precision": "bfloat16", "channels_last": True, "compile": True}},
     "derts": {"strategy": {"name": "derts"}},
-    "paper": {
-        "strategy": {
-            "name": "derts",
-            "estimate": "logit-theta",
-            "engine": "greedy",
-            "weights": "counts",
-            "weight_cap": 0.0,
-            "batching": "shuffled",
-            "drop_score": "none",
-        }
-    },
+    "paper": {"strategy": {**LITERAL, "drop_score": "none"}},
     "paper-noisy": {
         "strategy": {
-            "name": "derts",
-            "estimate": "logit-theta",
-            "engine": "greedy",
-            "weights": "counts",
-            "weight_cap": 0.0,
-            "batching": "shuffled",
+            **LITERAL,
             "drop_score": "norm",
             "drop_rule": "multiple",
             "drop_value": 1.25,

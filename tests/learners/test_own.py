@@ -46,7 +46,7 @@ def linear(model: CNN4, bias: bool = True) -> nn.Linear:
         return nn.Linear(model.dim, WAY, bias=bias).double()
 
 
-def same(first: AnyLearner, second: AnyLearner, names: list[str]) -> None:
+def assert_same(first: AnyLearner, second: AnyLearner, names: list[str]) -> None:
     ours = estimate_pool(first, images(), tasks(), names)
     theirs = estimate_pool(second, images(), tasks(), names)
     for name in names:
@@ -58,11 +58,13 @@ def same(first: AnyLearner, second: AnyLearner, names: list[str]) -> None:
 
 
 def test_prototypes_equal_protonet() -> None:
-    same(OwnLearner(backbone(), SHAPE, WAY), ProtoNet(backbone(), WAY), list(ESTIMATES))
+    assert_same(OwnLearner(backbone(), SHAPE, WAY), ProtoNet(backbone(), WAY), list(ESTIMATES))
 
 
 def test_a_function_as_head_equals_protonet() -> None:
-    same(OwnLearner(backbone(), SHAPE, WAY, nearest_mean), ProtoNet(backbone(), WAY), [*ESTIMATES])
+    assert_same(
+        OwnLearner(backbone(), SHAPE, WAY, nearest_mean), ProtoNet(backbone(), WAY), [*ESTIMATES]
+    )
 
 
 def test_a_linear_head_equals_anil_and_keeps_its_parameters() -> None:
@@ -73,7 +75,7 @@ def test_a_linear_head_equals_anil_and_keeps_its_parameters() -> None:
     with torch.no_grad():
         anil.head_weight.copy_(head.weight)
         anil.head_bias.copy_(head.bias)
-    same(own, anil, [name for name in ESTIMATES if name != "exact"])
+    assert_same(own, anil, [name for name in ESTIMATES if name != "exact"])
     own.outer_loss(images(), tasks()).loss.backward()
     assert head.weight.grad is not None
     assert any(value is head.weight for value in own.parameters())
