@@ -79,12 +79,13 @@ def baseline(path: Path) -> str:
 `python benchmarks/baseline.py --data mini --maml-updates 150 --out results/{path.name}`
 ({machine_line(runs)}; time is the median over seeds).
 
-ProtoNet's first runs, with learning rate 0.001, came to {first:.1f} on test classes, short of our aim of 61 (`results/baseline-first-h200.json`). That,
-a test result, is why it was tuned at all; 0.004 was then preferred to 0.001 and 0.002 (and to a
-divisor of 32) by validation accuracy, one seed each, in a scan that printed test accuracy too and
-was not kept. Its test accuracy is to that extent chosen. ANIL's recipe is SPEC's, unchanged (a rate
-of 0.0025 was tried and was no better). MAML's inner loop is one of three tried on validation
-classes, not the best by 0.7 points but twice as fast.
+ProtoNet's first runs, with learning rate 0.001, came to {first:.1f} on test classes, short of our
+aim of 61 (`results/baseline-first-h200.json`). That, a test result, is why it was tuned at all;
+0.004 was then preferred to 0.001 and 0.002 (and to a divisor of 32) by validation accuracy, one
+seed each, in a scan that printed test accuracy too and was not kept. Its test accuracy is to that
+extent chosen. ANIL's recipe is SPEC's, unchanged (a rate of 0.0025 was tried and was no better).
+MAML's inner loop is one of three tried on validation classes, not the best by 0.7 points but
+twice as fast.
 
 {markdown(rows)}
 """
