@@ -46,7 +46,7 @@ class PoolTasks(Strategy):
         if self.position == len(self.batches):
             self._start_round(context)
         if self._pool is None:  # a resumed run: the pool is drawn again from its seed
-            self._pool = context.draw(self.config.pool, "pool", self.round - 1)
+            self._pool = self._draw(context, self.round - 1)
         chosen = self.batches[self.position]
         self.position += 1
         return MetaBatch(self._pool[chosen], self.weights[chosen])
@@ -103,11 +103,12 @@ class PoolTasks(Strategy):
     def _drawn(self, context: Context) -> TaskPool:
         """This round's pool, drawn while the last round trained; then start on the next one."""
         ahead, self._ahead = self._ahead, None
-        pool = (
-            context.draw(self.config.pool, "pool", self.round) if ahead is None else ahead.result()
-        )
-        self._ahead = self._drawer.submit(context.draw, self.config.pool, "pool", self.round + 1)
+        pool = self._draw(context, self.round) if ahead is None else ahead.result()
+        self._ahead = self._drawer.submit(self._draw, context, self.round + 1)
         return pool
+
+    def _draw(self, context: Context, number: int) -> TaskPool:
+        return context.draw(self.config.pool, "pool", number, self.config.pool_images)
 
 
 def noise_record(pool: TaskPool, choice: Choice) -> dict[str, Any]:

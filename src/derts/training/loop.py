@@ -97,8 +97,11 @@ class Trainer:
             )
         return self.tables[name]
 
-    def draw(self, tasks: int, purpose: str, number: int) -> TaskPool:
-        """Fresh training tasks; the same for the same arguments and run seed."""
+    def draw(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
+        """Fresh training tasks, the same for the same arguments and run seed.
+
+        With `images`, of about that many different ones together.
+        """
         settings = self.config.tasks
         return self.sampler.draw(
             tasks=tasks,
@@ -107,6 +110,7 @@ class Trainer:
             query=settings.query,
             seed=(self.config.seed, purpose, number),
             noise=task_noise(settings),
+            images=images,
         )
 
     def draw_validation(self, tasks: int, purpose: str, number: int) -> TaskPool:
