@@ -12,8 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS = 64
-
 
 @triton.jit
 def _sums(values, partial, rows, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
@@ -115,7 +113,7 @@ def _backward(
 
 def _programs(values: Tensor, rows: int) -> int:
     processors = torch.cuda.get_device_properties(values.device).multi_processor_count
-    return min(triton.cdiv(rows, ROWS), 8 * processors)
+    return min(triton.cdiv(rows, 32), 8 * processors)
 
 
 def moments(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,7 +121,7 @@ def moments(values: Tensor) -> tuple[Tensor, Tensor]:
     channels, rows = values.shape[-1], values.numel() // values.shape[-1]
     programs = _programs(values, rows)
     partial = torch.empty(programs, 2, channels, device=values.device)
-    _sums[(programs,)](values, partial, rows, CHANNELS=channels, BLOCK=ROWS, num_warps=4)
+    _sums[(programs,)](values, partial, rows, CHANNELS=channels, BLOCK=32, num_warps=8)
     mean, square = partial.sum(0, dtype=torch.float64) / rows
     return mean.float(), (square - mean.square()).clamp(min=0).float()
 
@@ -141,9 +139,9 @@ def forward(
     pooled = torch.empty(shape, dtype=torch.bfloat16, device=values.device)
     winning = torch.empty_like(pooled) if keep else None
     winner = torch.empty(shape, dtype=torch.uint8, device=values.device) if keep else None
-    _forward[(triton.cdiv(cells, ROWS),)](
+    _forward[(triton.cdiv(cells, 16),)](
         values, scale, shift, pooled, winning, winner, cells, height, width,
-        CHANNELS=channels, BLOCK=ROWS, KEEP=keep, num_warps=4,
+        CHANNELS=channels, BLOCK=16, KEEP=keep, num_warps=8,
     )  # fmt: skip
     return pooled, winning, winner
 
@@ -154,7 +152,7 @@ def backward_sums(upstream: Tensor, winning: Tensor, winner: Tensor) -> tuple[Te
     programs = _programs(upstream, rows)
     partial = torch.empty(programs, 2, channels, device=upstream.device)
     _backward_sums[(programs,)](
-        upstream, winning, winner, partial, rows, CHANNELS=channels, BLOCK=ROWS, num_warps=4
+        upstream, winning, winner, partial, rows, CHANNELS=channels, BLOCK=32, num_warps=8
     )
     total, products = partial.sum(0)
     return total, products
@@ -175,8 +173,8 @@ def backward(
     count, height, width, channels = values.shape
     cells = count * ((height + 1) // 2) * ((width + 1) // 2)
     change = torch.empty_like(values)
-    _backward[(triton.cdiv(cells, ROWS),)](
+    _backward[(triton.cdiv(cells, 16),)](
         values, upstream, winner, scale, slope, constant, change, cells, height, width,
-        CHANNELS=channels, BLOCK=ROWS, BATCH=slope is not None, num_warps=4,
+        CHANNELS=channels, BLOCK=16, BATCH=slope is not None, num_warps=4,
     )  # fmt: skip
     return change

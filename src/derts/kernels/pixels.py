@@ -17,7 +17,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS = 128  # cells per step
 ENTRIES = 64  # of a cell's row: byte b of pixel p is entry 16 b + p
 FOURTH = 3 * 16 + 5  # entry of the fourth byte of a pixel that is always inside of the image
 
@@ -161,9 +160,9 @@ def _inner_size(framed: Tensor) -> tuple[int, int, int]:
     return count * (height // 2) * (width // 2), height, width
 
 
-def _programs(framed: Tensor, cells: int, each: int) -> int:
+def _programs(framed: Tensor, steps: int) -> int:
     processors = torch.cuda.get_device_properties(framed.device).multi_processor_count
-    return min(triton.cdiv(cells, ROWS), each * processors)
+    return min(steps, 8 * processors)
 
 
 def forward(
@@ -179,10 +178,9 @@ def forward(
     shape = (len(framed), height // 2, width // 2, filters)
     pooled = torch.empty(shape, dtype=torch.bfloat16, device=framed.device)
     winner = torch.empty(shape, dtype=torch.uint8, device=framed.device) if keep else None
-    _forward[(_programs(framed, cells, 4),)](
+    _forward[(_programs(framed, triton.cdiv(cells, 64)),)](
         framed, weights, shift, pooled, winner, cells, height, width,
-        ENTRIES=ENTRIES, FILTERS=filters, BLOCK=ROWS, KEEP=keep, MEAN=mean, SCALE=scale,
-        num_warps=8,
+        ENTRIES=ENTRIES, FILTERS=filters, BLOCK=64, KEEP=keep, MEAN=mean, SCALE=scale, num_warps=8,
     )  # fmt: skip
     return pooled, winner
 
@@ -190,11 +188,11 @@ def forward(
 def backward(framed: Tensor, upstream: Tensor, winner: Tensor, mean: float, scale: float) -> Tensor:
     """Σ over cells of row ⊗ gradient of the winner, float32 [4, 64, F]."""
     cells, height, width = _inner_size(framed)
-    filters, programs = upstream.shape[-1], _programs(framed, cells, 4)
+    filters, programs = upstream.shape[-1], _programs(framed, triton.cdiv(cells, 64))
     partial = torch.empty(programs, 4, ENTRIES, filters, device=framed.device)
     _backward[(programs,)](
         framed, upstream, winner, partial, cells, height, width,
-        ENTRIES=ENTRIES, FILTERS=filters, BLOCK=ROWS, MEAN=mean, SCALE=scale, num_warps=8,
+        ENTRIES=ENTRIES, FILTERS=filters, BLOCK=64, MEAN=mean, SCALE=scale, num_warps=4,
     )  # fmt: skip
     return partial.sum(0)
 
@@ -202,10 +200,10 @@ def backward(framed: Tensor, upstream: Tensor, winner: Tensor, mean: float, scal
 def products(framed: Tensor, mean: float, scale: float) -> Tensor:
     """Σ over cells of row ⊗ row, float64 [64, 64]."""
     cells, height, width = _inner_size(framed)
-    programs = _programs(framed, cells, 8)
+    programs = _programs(framed, triton.cdiv(cells, 128))
     partial = torch.empty(programs, ENTRIES, ENTRIES, device=framed.device)
     _products[(programs,)](
         framed, partial, cells, height, width,
-        ENTRIES=ENTRIES, BLOCK=ROWS, MEAN=mean, SCALE=scale, num_warps=4,
+        ENTRIES=ENTRIES, BLOCK=128, MEAN=mean, SCALE=scale, num_warps=4,
     )  # fmt: skip
     return partial.sum(0, dtype=torch.float64)

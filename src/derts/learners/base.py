@@ -101,6 +101,11 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         torch.compiler.reset()
         self._compiled, self._compiled_tasks = torch.compile(self.embed, dynamic=False), tasks
 
+    def captures_on(self, images: ImageTable) -> bool:
+        """Whether updates on these images can be recorded as CUDA graphs: all is on the GPU."""
+        on_gpu = self.fused and images.device == self.device
+        return on_gpu and self.embeds and can_fuse(self.backbone, images.image_shape)
+
     @abstractmethod
     def adapt(self, features: torch.Tensor, labels: torch.Tensor) -> Adapted:
         """Support features [T, S, dim] and labels [T, S] -> whatever `logits` needs."""

@@ -52,7 +52,7 @@ class Context:
     log: Callable[[dict[str, Any]], None] = lambda event: None
     progress: float = 0.0
     validation_images: ImageTable | None = None
-    draw_validation: Callable[[int, str, int], TaskPool] | None = None
+    draw_validation: Draw | None = None
 
 
 class Strategy(ABC):
