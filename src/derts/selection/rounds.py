@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from derts.gradients import estimate_pool, usable_estimates, with_random_labels
 from derts.selection.choice import Choice, Pick, Seed, choose, needs_reference
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
 from derts.tasks.pool import TaskPool
+from derts.threads import one_thread
 
 
 class Drawn(NamedTuple):
@@ -89,7 +91,8 @@ class PoolTasks(Strategy):
             reference=reference,
             clock=clock,
         )
-        with clock.phase("selecting"):
+        on_gpu = context.learner.device.type == "cuda"
+        with clock.phase("selecting"), one_thread() if on_gpu else nullcontext():
             seed: Seed = (context.seed, "round", self.round)
             choice = choose(config, estimate, context.meta_batch, seed, self.pick)
         self.batches, self.weights = list(choice.batches), choice.weights
@@ -122,7 +125,10 @@ class PoolTasks(Strategy):
         reference = None
         if needs_reference(self.config):
             reference = with_random_labels(pool, (context.seed, "reference", number))
-        return Drawn(pool, pool.mislabelled(), reference)
+        wrong = pool.mislabelled()
+        if context.learner.device.type == "cuda":
+            pool, reference = pool.pinned(), reference and reference.pinned()
+        return Drawn(pool, wrong, reference)
 
 
 def noise_record(wrong: torch.Tensor, choice: Choice) -> dict[str, Any]:
