@@ -40,6 +40,7 @@ VARIANTS: dict[str, Values] = {
     "paper": PRESETS["paper-noisy"],
     "derts": derts(),
     "derts-few-images": derts(pool_images=9600),
+    "derts-fewer-images": derts(pool_images=6400),
     "derts-uniform": derts(engine="uniform"),
     "derts-hardest": derts(engine="hardest"),
     "derts-doubt": derts(doubt="posterior"),
