@@ -92,8 +92,9 @@ class Board:
 
         styles = {"finished": "green", "failed": "red", "running": "cyan"}
         table = Table(title=self.summary(), title_justify="left", expand=True)
-        for name in ("run", "state", "updates", "time", ""):
-            table.add_column(name, overflow="ellipsis", no_wrap=True)
+        table.add_column("run", overflow="fold")
+        for name in ("state", "updates", "time", ""):
+            table.add_column(name, no_wrap=True)
         lines = list(self.lines.values())
         ended = sorted((line for line in lines if line.ended), key=lambda line: line.ended)
         running = [line for line in lines if line.state == "running"]
