@@ -165,7 +165,7 @@ def _hear(
     try:
         ending, note = cluster.ray.get(answer)
         if ending == "finished" and not point_file(job.folder, job.until).exists():
-            _write(job.folder, cluster.ray.get(actor.files.remote(job.folder)))
+            write_files(job.folder, cluster.ray.get(actor.files.remote(job.folder)))
     except errors:
         cluster.add()
         return job
@@ -174,8 +174,9 @@ def _hear(
     return None
 
 
-def _write(folder: Path, files: dict[str, bytes]) -> None:
-    for name, content in sorted(files.items()):
+def write_files(folder: Path, files: dict[str, bytes]) -> None:
+    """What `Remote.files` read; the results last, as they say that a run is whole."""
+    for name, content in sorted(files.items(), key=lambda item: item[0].startswith("result")):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
