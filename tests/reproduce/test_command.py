@@ -1,5 +1,6 @@
 """derts reproduce as a user meets it: every name runs on glyphs, mistakes are one line."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,10 @@ def test_only_what_is_asked_for_is_run_and_reported(
     shown = capsys.readouterr().out
     assert "random not run" not in shown
     (line,) = [line for line in shown.splitlines() if " derts " in line and "100%" in line]
-    assert "+" in line or "-0" in line or "-1" in line
+    assert re.search(r"\d [+-]\d+\.\d\d ", re.sub(" +", " ", line))
+    # the file holds the whole table
+    report = Path("runs/reproduce/report/reproduce-table3-glyphs-x0.0002.md").read_text()
+    assert report.count("| not run |") == 18 - 2
 
 
 def test_mistakes_are_one_line(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

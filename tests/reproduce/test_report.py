@@ -137,8 +137,8 @@ def test_results_as_json_give_the_same_report(tmp_path: Path) -> None:
     found, outcomes = ablation()
     path = tmp_path / "some.json"
     save_outcomes(path, "table5", found, outcomes, ["a note"])
-    again, notes = load_outcomes(path, found)
-    assert notes == ["a note"]
+    name, again, notes = load_outcomes(path)
+    assert (name, notes) == ("table5", ["a note"])
     first, second = (
         make_report("table5", "title", found, held, notes) for held in (outcomes, again)
     )
@@ -148,13 +148,13 @@ def test_results_as_json_give_the_same_report(tmp_path: Path) -> None:
 
 
 def test_damaged_or_missing_results_are_one_line(tmp_path: Path) -> None:
-    found = list(cells("table5"))
     with pytest.raises(DertsError, match="no results at"):
-        load_outcomes(tmp_path / "none.json", found)
-    for text in ("{", "[]", '{"rows": [{}]}', '{"rows": 3, "notes": []}'):
+        load_outcomes(tmp_path / "none.json")
+    table = '"table": "table5"'
+    for text in ("{", "[]", f'{{{table}, "rows": [{{}}]}}', f'{{{table}, "rows": 3}}', "{}"):
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(DertsError, match=r"bad\.json is not a result file"):
-            load_outcomes(tmp_path / "bad.json", found)
+            load_outcomes(tmp_path / "bad.json")
 
 
 def test_files_of_different_scales_do_not_meet() -> None:

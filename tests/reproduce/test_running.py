@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import torch
 from derts.data import open_data
 from derts.errors import DertsError
 from derts.reproduce.board import Board, board
-from derts.reproduce.grid import find_devices, run_grid
+from derts.reproduce.grid import alone_in, find_devices, run_grid
 from derts.reproduce.job import Job, point_file, to_run
 from derts.reproduce.running import Worker, run_job, seconds_per_update
 from derts.runs import Run
@@ -172,51 +173,59 @@ def test_two_workers_share_the_jobs(
     assert said[-1].startswith("6/6 runs; finished ")
 
 
+def test_two_commands_keep_out_of_each_others_way(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    taken = pytest.raises(DertsError, match="another derts reproduce is at work")
+    with alone_in(tmp_path), taken, alone_in(tmp_path):
+        pass
+    with alone_in(tmp_path):
+        pass
+
+
 COMMAND = [
     sys.executable, "-m", "derts", "reproduce", "table3", "--dataset", "glyphs", "--seeds", "1",
-    "--only", "strategy=random,learner=protonet", "--updates-scale", "0.2", "--devices", "cpu",
+    "--only", "strategy=random,learner=protonet", "--updates-scale", "0.5", "--devices", "cpu",
     "cpu",
 ]  # fmt: skip
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals")
-@pytest.mark.parametrize("how", ["SIGINT", "kill a worker"])
-def test_interrupted_workers_save_and_a_lost_one_is_reported(how: str, in_folder: Path) -> None:
-    process = subprocess.Popen(
-        COMMAND, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+def wait_until(true: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 120
+    while not true():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
+    """Process numbers of the workers, the helper process of multiprocessing left out."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not children.exists():
+        pytest.skip("this system does not list child processes")
+    found = map(int, children.read_text().split())
+    return [pid for pid in found if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def test_a_lost_worker_is_reported_and_an_interrupted_one_saves(in_folder: Path) -> None:
+    def at_work() -> list[Path]:
+        logs = Path().glob("runs/reproduce/glyphs/*/events.jsonl")
+        return [path.parent for path in logs if '"update": 10,' in path.read_text()]
+
+    said = in_folder / "said"
+    with said.open("wb") as file:
+        process = subprocess.Popen(
+            COMMAND, stderr=file, stdout=subprocess.DEVNULL, start_new_session=True
+        )
     try:
-        deadline = time.monotonic() + 120
-        logs: list[Path] = []
-        while len(logs) < 2 and time.monotonic() < deadline:
-            assert process.poll() is None
-            time.sleep(0.2)
-            logs = [path for path in Path().glob("runs/reproduce/glyphs/*/events.jsonl")
-                    if '"update": 10,' in path.read_text()]  # fmt: skip
-        assert len(logs) == 2
-        if how == "SIGINT":  # as a terminal does: to all processes of the group
-            os.killpg(process.pid, signal.SIGINT)
-            _, said = process.communicate(timeout=60)
-            assert "interrupted: finished runs and checkpoints are kept" in said
-            saved = [checkpoint_files(log.parent / "checkpoints") for log in logs]
-            assert all(saved)
-        else:
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-            if not children.exists():
-                pytest.skip("no list of child processes here")
-            mine = [pid for pid in map(int, children.read_text().split()) if is_worker(pid)]
-            for pid in mine:
-                os.kill(pid, signal.SIGKILL)
-            _, said = process.communicate(timeout=60)
-            assert "2 of 2 runs failed" in said
-            assert "worker process died" in said
-        assert process.returncode == 2
-        assert "Traceback" not in said
+        wait_until(lambda: len(at_work()) == 2, process)
+        os.kill(workers_of(process)[0], signal.SIGKILL)
+        wait_until(lambda: "its worker process died (exit code -9)" in said.read_text(), process)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes of the group
+        assert process.wait(timeout=60) == 2
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-
-
-def is_worker(pid: int) -> bool:
-    return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            process.wait()
+    assert "interrupted: finished runs and checkpoints are kept" in said.read_text()
+    assert "Traceback" not in said.read_text()
+    assert any(checkpoint_files(folder / "checkpoints") for folder in at_work())

@@ -113,12 +113,12 @@ def _show_plan(experiment: Experiment, devices: Sequence[str]) -> None:
 
 def _run(experiment: Experiment, options: ReproduceOptions) -> None:
     from derts.reproduce.board import board
-    from derts.reproduce.grid import find_devices, run_grid
+    from derts.reproduce.grid import alone_in, find_devices, run_grid
 
     jobs = experiment.to_run()
     if not jobs:
         return
-    with board(jobs, options.quiet) as shown:
+    with alone_in(options.out), board(jobs, options.quiet) as shown:
         if options.on == "ray":
             from derts.reproduce.on_ray import run_on_ray
 

@@ -16,6 +16,7 @@ from derts.data import open_data
 from derts.data.table import ImageTable
 from derts.gradients import estimate_pool
 from derts.reproduce.job import Job
+from derts.reproduce.paper import class_words
 from derts.reproduce.recipe import Setting, cells
 from derts.selection.choice import Choice, Seed, choose, needs_reference
 from derts.selection.derts import pick_facilities
@@ -96,6 +97,7 @@ def _draw(table: ImageTable, tasks: TaskPool, notes: list[str], path: Path) -> N
             axes: Any = panels[row, column]
             mine = tasks.support[row][tasks.support_labels[row] == column][: SIDE * SIDE]
             name = table.class_names[int(table.labels[mine[0]])]
+            name = class_words().get(name, name)
             axes.imshow(_montage(table, mine), cmap="gray", vmin=0, vmax=255)
             # a class may be called $x$; that is no formula
             axes.set_title(name, fontsize=8, parse_math=False)

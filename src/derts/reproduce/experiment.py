@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 
 from derts.errors import DertsError
+from derts.reproduce.figures import draw_figures
 from derts.reproduce.job import Folders, Job, Scale, make_jobs, to_run
 from derts.reproduce.outcomes import (
     Outcomes,
@@ -17,23 +17,16 @@ from derts.reproduce.outcomes import (
     save_outcomes,
 )
 from derts.reproduce.planning import Planned, Speeds, plan
-from derts.reproduce.recipe import Cell, Setting, cells, keep_only, read_recipe
-from derts.reproduce.report import as_html, make_report, markdown, print_report
+from derts.reproduce.recipe import Cell, Setting, cells, keep_only, read_recipe, with_references
+from derts.reproduce.report import Report, as_html, make_report, markdown, print_report
 from derts.runs import write_atomically
-
-
-def with_references(found: Sequence[Cell]) -> list[Cell]:
-    """Cells, and those of random sampling from which their differences are taken."""
-    wanted = {(cell.setting, cell.fraction): cell for cell in found}
-    for cell in found:
-        baseline = cell.setting.baseline()
-        wanted.setdefault((baseline, cell.fraction), replace(cell, setting=baseline, paper=None))
-    return list(wanted.values())
 
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """Cells by table, and the runs that they need.
+    """Cells that are asked for, and the runs that they need.
+
+    `known` are the runs of the whole tables: they are reported where they are there already.
 
     >>> from pathlib import Path
     >>> asked = Experiment.make(["table3", "table8"], ["learner=anil", "shot=1"], range(3),
@@ -45,7 +38,7 @@ class Experiment:
     names: tuple[str, ...]
     cells: tuple[Cell, ...]
     jobs: dict[tuple[Setting, int], Job]
-    references: dict[tuple[Setting, int], Job]
+    known: dict[tuple[Setting, int], Job]
     scale: Scale
     out: Path
 
@@ -54,12 +47,13 @@ class Experiment:
         names: Sequence[str], only: Sequence[str], seeds: Sequence[int], scale: Scale, out: Path
     ) -> Experiment:
         """Expand recipes; nothing is run or written."""
-        found = keep_only([cell for name in names for cell in cells(name)], only)
+        whole = [cell for name in names for cell in cells(name)]
+        found = keep_only(whole, only)
         kept = tuple(name for name in names if any(cell.table == name for cell in found))
         folders = Folders(out)
         jobs = make_jobs(found, seeds, scale, folders)
-        references = make_jobs(with_references(found), seeds, scale, folders)
-        return Experiment(kept, found, jobs, references, scale, out)
+        known = make_jobs(with_references(whole), seeds, scale, folders)
+        return Experiment(kept, found, jobs, known, scale, out)
 
     def to_run(self) -> list[Job]:
         """The runs that are not finished and whose data is given."""
@@ -73,13 +67,10 @@ class Experiment:
             )
         return to_run(have)
 
-    @cached_property
-    def title_of(self) -> dict[str, str]:
-        return {name: read_recipe(name)["title"] for name in self.names}
-
     def outcomes(self) -> Outcomes:
-        """What the run folders hold of the cells and of random sampling, run now or earlier."""
-        return collect(with_references(self.cells), self.references)
+        """What the run folders hold of the named tables and of random sampling beside them."""
+        whole = [cell for name in self.names for cell in cells(name)]
+        return collect(with_references(whole), self.known)
 
     def plan(self, device: str) -> list[Planned]:
         """Every cell with its state and estimated time on a device."""
@@ -91,28 +82,36 @@ class Experiment:
         return plan(self.cells, self.jobs, speeds, self.scale.data)
 
     def write_reports(self, results: Path | None) -> list[Path]:
-        """Print each report and write it as Markdown, HTML and JSON; the files written."""
-        from derts.reproduce.figures import draw_figures
+        """Print reports of the cells asked for; write those of the whole tables.
 
-        held = self.outcomes() if results is None else {}
+        They are written as Markdown, HTML and, unless they come from `results`, as JSON. Returns
+        the files written.
+        """
         folder = self.out / "report"
         folder.mkdir(parents=True, exist_ok=True)
-        written = []
+        held = self.outcomes() if results is None else {}
+        written: list[Path] = []
         for name in self.names:
-            found = [cell for cell in self.cells if cell.table == name]
-            notes = self.scale.notes()
             file = result_file(folder, name, self.scale)
-            if results is not None:
-                source = result_file(results, name, self.scale)
-                held, notes = load_outcomes(source, with_references(found))
-            else:
-                save_outcomes(file, name, with_references(found), held, notes)
+            if results is None:
+                save_outcomes(file, name, with_references(cells(name)), held, self.scale.notes())
                 written.append(file)
-            report = make_report(name, self.title_of[name], found, held, notes)
-            print_report(report)
+                whole = file
+            else:
+                whole = result_file(results, name, self.scale)
+            asked = [cell for cell in self.cells if cell.table == name]
+            print_report(read_report(whole, asked))
+            report = read_report(whole)
             for suffix, text in ((".md", markdown(report)), (".html", as_html(report))):
                 write_atomically(file.with_suffix(suffix), text.encode())
                 written.append(file.with_suffix(suffix))
             if results is None:
-                written += draw_figures(name, self.jobs, folder, file.stem)
+                written += draw_figures(name, self.known, folder, file.stem)
         return written
+
+
+def read_report(path: Path, asked: Sequence[Cell] | None = None) -> Report:
+    """The report of a table from the JSON file that a run of the grid wrote; all cells or some."""
+    name, outcomes, notes = load_outcomes(path)
+    found = cells(name) if asked is None else asked
+    return make_report(name, read_recipe(name)["title"], found, outcomes, notes)

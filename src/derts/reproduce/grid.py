@@ -5,10 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 from derts.errors import DertsError
 from derts.reproduce.board import Board
@@ -46,6 +48,31 @@ class Endings:
                 f"{len(self.failed)} of {len(self.failed) + len(self.finished)} runs failed; "
                 f"the first, {job}: {reason}"
             )
+
+
+@contextmanager
+def alone_in(out: Path) -> Iterator[None]:
+    """Keep a second command out of a folder of runs while the first works in it.
+
+    The lock goes with the process, however it ends. Where the system has no such locks
+    (Windows) nothing is kept out.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DertsError(
+                f"another derts reproduce is at work in {out}: wait for it, or choose another --out"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        yield
 
 
 def find_devices(words: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from derts.errors import DertsError
 from derts.reproduce.job import Job, Scale, point, point_file
-from derts.reproduce.recipe import Cell, Setting
+from derts.reproduce.recipe import NAMES, Cell, Setting, cells, with_references
 from derts.runs import write_atomically
 
 
@@ -119,15 +119,18 @@ def _share(kept: dict[str, Any], value: dict[str, Any]) -> str:
     return digest
 
 
-def load_outcomes(path: Path, found: Sequence[Cell]) -> tuple[Outcomes, list[str]]:
-    """What `save_outcomes` wrote, for these cells, and its notes."""
-    cell_of = {cell.label: cell for cell in found}
+def load_outcomes(path: Path) -> tuple[str, Outcomes, list[str]]:
+    """What `save_outcomes` wrote: the table's name, its outcomes and notes."""
     outcomes: Outcomes = {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        name = content["table"]
+        if name not in NAMES:
+            raise ValueError(f"no table is called {name!r}")
+        cell_of = {cell.label: cell for cell in with_references(cells(name))}
         for row in content["rows"]:
             cell = cell_of.get(row["cell"])
-            if cell is not None:
+            if cell is not None:  # else of a recipe that has changed since
                 maker = content["makers"][row["maker"]]
                 config = {**content["configs"][row["config"]], "seed": row["seed"]}
                 outcomes.setdefault((cell.setting, cell.fraction), {})[row["seed"]] = Outcome(
@@ -141,7 +144,7 @@ def load_outcomes(path: Path, found: Sequence[Cell]) -> tuple[Outcomes, list[str
                     config,
                     maker["code"],
                 )
-        return outcomes, [str(note) for note in content["notes"]]
+        return name, outcomes, [str(note) for note in content["notes"]]
     except FileNotFoundError:
         raise DertsError(
             f"no results at {path}: run derts reproduce first, or leave out --from"

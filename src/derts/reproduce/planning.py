@@ -26,7 +26,7 @@ class Speeds:
     """Seconds per update, evaluations included: measured on a like machine, else assumed."""
 
     def __init__(self, outcomes: Outcomes, scale: Scale, kind: str, accelerator: str) -> None:
-        self.glyphs, self.kind = scale.glyphs, kind
+        self.glyphs, self.kind = scale.glyphs, "cuda" if kind == "cuda" else "cpu"
         self.measured: dict[tuple[str, ...], list[float]] = {}
         for (setting, _), seeds in outcomes.items():
             for outcome in seeds.values():

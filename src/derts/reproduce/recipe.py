@@ -146,6 +146,19 @@ def _is_of(row: dict[str, Any], setting: Setting, fraction: float) -> bool:
     return all(row[key] in (None, ours[key]) for key in ours if key in row)
 
 
+def with_references(found: Sequence[Cell]) -> list[Cell]:
+    """Cells, and those of random sampling from which their differences are taken.
+
+    >>> len(cells("case-study")), len(with_references(cells("case-study")))
+    (2, 3)
+    """
+    wanted = {(cell.setting, cell.fraction): cell for cell in found}
+    for cell in found:
+        baseline = replace(cell, setting=cell.setting.baseline(), paper=None, paper_interval=None)
+        wanted.setdefault((baseline.setting, cell.fraction), baseline)
+    return list(wanted.values())
+
+
 def keep_only(found: Sequence[Cell], words: Sequence[str]) -> tuple[Cell, ...]:
     """The cells that every key=value agrees with; values of one key are alternatives.
 

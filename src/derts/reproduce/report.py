@@ -62,8 +62,8 @@ def make_report(
     missing = sum(row.verdict == "not run" for row in rows)
     makers = {
         str(outcome.machine.get("accelerator", outcome.machine.get("processor")))
-        for seeds in outcomes.values()
-        for outcome in seeds.values()
+        for cell in found
+        for outcome in outcomes.get((cell.setting, cell.fraction), {}).values()
     }
     said = [LEGEND[found[0].metric]] if found else []
     said += notes
