@@ -53,6 +53,12 @@ def test_every_table_and_figure_runs_on_glyphs_once(
     capsys.readouterr()
     assert run(["reproduce", "table4", *GLYPHS, "--dry-run", "--devices", "cpu"]) == 0
     assert "36 cells, 36 finished" in capsys.readouterr().out
+    # runs of any table and scale tell how long others take
+    other = ["--dataset", "glyphs", "--updates-scale", "0.001", "--devices", "cpu", "--dry-run"]
+    assert run(["reproduce", "table1", *other]) == 0
+    shown = capsys.readouterr().out
+    assert "3 of 3 seeds to run" in shown
+    assert "(assumed)" not in shown
 
     committed = in_folder / "results"
     report.rename(committed)

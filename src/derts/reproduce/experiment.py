@@ -78,7 +78,7 @@ class Experiment:
 
         kind, _, _ = device.partition(":")
         accelerator = torch.cuda.get_device_name(device) if kind == "cuda" else "none"
-        speeds = Speeds(self.outcomes(), self.scale, kind, accelerator)
+        speeds = Speeds(self.out, kind, accelerator)
         return plan(self.cells, self.jobs, speeds, self.scale.data)
 
     def write_reports(self, results: Path | None) -> list[Path]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from derts.reproduce.job import Job, Scale, point, point_file
-from derts.reproduce.outcomes import Outcomes
+from derts.config_file import as_values
+from derts.reproduce.job import Job, point, point_file
 from derts.reproduce.recipe import Cell, Setting, read_recipe
 
 
@@ -23,29 +25,49 @@ class Planned:
 
 
 class Speeds:
-    """Seconds per update, evaluations included: measured on a like machine, else assumed."""
+    """Seconds per update, evaluations included: of all runs in a folder that were made on a like
+    machine, else assumed."""
 
-    def __init__(self, outcomes: Outcomes, scale: Scale, kind: str, accelerator: str) -> None:
-        self.glyphs, self.kind = scale.glyphs, "cuda" if kind == "cuda" else "cpu"
-        self.measured: dict[tuple[str, ...], list[float]] = {}
-        for (setting, _), seeds in outcomes.items():
-            for outcome in seeds.values():
-                if outcome.machine.get("accelerator", "none") == accelerator:
-                    self.measured.setdefault(_like(setting), []).append(outcome.seconds)
+    def __init__(self, out: Path, kind: str, accelerator: str) -> None:
+        self.kind = "cuda" if kind == "cuda" else "cpu"
+        self.measured: dict[tuple[Any, ...], list[float]] = {}
+        for file in out.glob("*/*/result-*.json"):
+            try:
+                result = json.loads(file.read_text(encoding="utf-8"))
+                seconds = sum(result["seconds"].values()) / result["updates"]
+                key = _like(result["config"], file.parent.parent.name)
+                there = result["machine"].get("accelerator", "none")
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue  # damaged: it will be reported when it is needed
+            if there == accelerator:
+                self.measured.setdefault(key, []).append(seconds)
 
-    def of(self, setting: Setting) -> tuple[float, bool]:
+    def of(self, job: Job) -> tuple[float, bool]:
         """Seconds per update, and whether they were measured."""
-        found = self.measured.get(_like(setting))
+        dataset = job.folder.parent.name
+        found = self.measured.get(_like(as_values(job.config), dataset))
         if found:
             return sum(found) / len(found), True
         assumed = read_recipe("common")["assumed_seconds"]
-        base = assumed["glyphs" if self.glyphs else self.kind][setting.backbone]
-        return base * assumed["strategy_factor"][setting.strategy], False
+        kind = "glyphs" if dataset == "glyphs" else self.kind
+        base = assumed[kind][job.setting.backbone]
+        return base * assumed["strategy_factor"][job.setting.strategy], False
 
 
-def _like(setting: Setting) -> tuple[str, ...]:
-    """Settings that take about the same time per update."""
-    return setting.learner, setting.backbone, setting.strategy, str(setting.shot)
+def _like(config: dict[str, Any], dataset: str) -> tuple[Any, ...]:
+    """Equal for runs that take about the same time per update."""
+    model, strategy, hardware = config["model"], config["strategy"], config["hardware"]
+    return (
+        dataset == "glyphs",
+        config["learner"]["name"],
+        config["meta_batch"],
+        config["tasks"]["shot"],
+        model["backbone"],
+        model["width"],
+        strategy["name"],
+        strategy["estimate"] if strategy["name"] == "derts" else None,
+        hardware["precision"],
+    )
 
 
 def plan(
@@ -62,8 +84,7 @@ def plan(
     reached: dict[Path, int] = {}
     planned = []
     for cell in found:
-        seconds, measured = speeds.of(cell.setting)
-        work, todo, shared, seeds, updates = 0.0, 0, 0, 0, 0
+        work, todo, shared, seeds, updates, measured = 0.0, 0, 0, 0, 0, True
         for (setting, _), job in jobs.items():
             if setting != cell.setting:
                 continue
@@ -72,6 +93,7 @@ def plan(
             if point_file(job.folder, updates).is_file():
                 continue
             todo += 1
+            seconds, measured = speeds.of(job)
             before = reached.setdefault(job.folder, _stands_at(job))
             shared += before >= updates
             work += seconds * max(0, updates - before)
