@@ -74,6 +74,22 @@ def test_a_cell_below_with_one_seed_and_other_updates_says_all_that() -> None:
     assert verdict == "below"
 
 
+def test_a_shorter_run_stands_beside_the_papers_number_after_as_many_updates() -> None:
+    found = keep_only(
+        cells("table1"), ["dataset=mini", "shot=5", "learner=anil", "strategy=random"]
+    )
+    held: Outcomes = {
+        (cell.setting, cell.fraction): {0: outcome(0, 57, updates=round(1000 * cell.fraction))}
+        for cell in found
+    }
+    report = make_report("table1", "title", found, held, [])
+    early, _, full = report.rows
+    assert early.texts[COLUMN["updates"]] == "100 (paper 1000)"
+    assert full.texts[COLUMN["updates"]] == "1000"
+    assert full.texts[COLUMN["paper"]] == "56.50 ± 0.80 at 1000"
+    assert full.verdict == "at least theirs"  # 62.83 would be after 10000
+
+
 def test_what_was_not_run_is_said_in_words() -> None:
     found, outcomes = ablation()
     texts, verdict = row("derts, no weights", found, outcomes)
