@@ -52,7 +52,7 @@ def draw_case_study(job: Job, tables: Mapping[str, ImageTable], path: Path) -> N
     trainer = Trainer(job.config, tables)
     trainer.load_state_dict(load_checkpoint(checkpoint_files(job.folder / "checkpoints")[-1]))
     config, seed = trainer.config.strategy, trainer.config.seed
-    pool = trainer.draw(config.pool, "case-study", 0)
+    pool = trainer.draw(config.pool, "case-study", 0, config.pool_images)
     estimate = estimate_pool(
         trainer.learner,
         trainer.images,

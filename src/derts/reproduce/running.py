@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
+
+import torch
 
 from derts.clock import TRAINING_PHASES
 from derts.data import open_data
@@ -50,6 +53,9 @@ class Worker:
                 job.folder.mkdir(parents=True, exist_ok=True)
                 (job.folder / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
             return "failed", reason
+        finally:
+            if torch.cuda.is_initialized():
+                gc.collect()  # a trainer refers to itself: give back now what it holds of the GPU
 
     def _data(self, job: Job) -> Tables:
         name = job.config.data

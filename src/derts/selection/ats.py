@@ -8,6 +8,9 @@ validation classes, not from training images.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -74,6 +77,9 @@ class AdaptiveScheduler(Strategy):
         self.optimiser = torch.optim.Adam(self.scheduler.parameters(), lr=LEARNING_RATE)
         self.baseline: float | None = None
         self.steps = 0
+        self._images_per_task = 0
+        self._ahead: tuple[int, Future[tuple[TaskPool, TaskPool]]] | None = None
+        self._drawer = ThreadPoolExecutor(1, "derts-draw")
 
     def check(self, context: Context) -> None:
         if not isinstance(context.learner, ANIL | MAML):
@@ -89,21 +95,43 @@ class AdaptiveScheduler(Strategy):
             return MetaBatch(context.draw(context.meta_batch, "batch", context.update))
         random = generator((context.seed, "ats", context.update))
         with context.clock.phase("pool"):
-            count = CANDIDATES * context.meta_batch
-            candidates = context.draw(count, "candidates", context.update)
+            candidates, rewarding = self._drawn(context)
         with context.clock.phase("estimating"):
             assert isinstance(context.learner, ANIL | MAML)
             signs = gradient_agreement(context.learner, context.images, candidates).cpu()
-        with context.clock.phase("selecting"):
+        with context.clock.phase("selecting"), one_thread():
             scores = self.scheduler(signs, context.progress)
             tried, likelihood = sample_in_order(scores, context.meta_batch, random)
-            self._learn(self._reward(context, candidates[tried]), likelihood)
+            self._learn(self._reward(context, candidates[tried], rewarding), likelihood)
             with torch.no_grad():
                 temperature = max(LEAST_TEMPERATURE, COOLING**self.steps)
                 scores = self.scheduler(signs, context.progress) / temperature
                 chosen, _ = sample_in_order(scores, context.meta_batch, random)
             self.steps += 1
         return MetaBatch(candidates[chosen])
+
+    def _drawn(self, context: Context) -> tuple[TaskPool, TaskPool]:
+        """Candidates and reward tasks, drawn while the last update ran; then start on the next."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead[0] != context.update:
+            drawn = self._draw(context, context.update)
+        else:
+            drawn = ahead[1].result()
+        following = context.update + 1
+        self._ahead = following, self._drawer.submit(self._draw, context, following)
+        return drawn
+
+    def _draw(self, context: Context, update: int) -> tuple[TaskPool, TaskPool]:
+        """Candidates share as many different images as one meta-batch has, to cost less."""
+        assert context.draw_validation is not None
+        if not self._images_per_task:
+            task = context.draw(1, "check", 0)
+            self._images_per_task = task.support.shape[1] + task.query.shape[1]
+        images = context.meta_batch * self._images_per_task
+        count = CANDIDATES * context.meta_batch
+        candidates = context.draw(count, "candidates", update, images)
+        rewarding = context.draw_validation(context.meta_batch, "reward", update, images // 4)
+        return candidates, rewarding
 
     def _learn(self, reward: float, likelihood: torch.Tensor) -> None:
         """One REINFORCE step with a running mean of rewards as baseline."""
@@ -113,13 +141,12 @@ class AdaptiveScheduler(Strategy):
         self.optimiser.step()
         self.baseline = BASELINE_MOMENTUM * baseline + (1 - BASELINE_MOMENTUM) * reward
 
-    def _reward(self, context: Context, batch: TaskPool) -> float:
+    def _reward(self, context: Context, batch: TaskPool, rewarding: TaskPool) -> float:
         """Accuracy on validation tasks (0 … 1) after one SGD step on the batch, then undone.
 
         BatchNorm reads its running statistics meanwhile, so that nothing else is left behind.
         """
         assert context.validation_images is not None
-        assert context.draw_validation is not None
         learner: Any = context.learner
         parameters = [value for value in learner.parameters() if value.requires_grad]
         learner.eval()
@@ -130,8 +157,7 @@ class AdaptiveScheduler(Strategy):
             with torch.no_grad():
                 for value, step in zip(parameters, steps, strict=True):
                     value.sub_(step, alpha=learner.inner_lr)
-                tasks = context.draw_validation(context.meta_batch, "reward", context.update)
-                found = evaluate(learner, context.validation_images, tasks)
+                found = evaluate(learner, context.validation_images, rewarding)
                 for value, before in zip(parameters, kept, strict=True):
                     value.copy_(before)
         finally:
@@ -151,6 +177,17 @@ class AdaptiveScheduler(Strategy):
             self.scheduler.load_state_dict(state["ats_scheduler"])
             self.optimiser.load_state_dict(state["ats_optimiser"])
             self.baseline, self.steps = state["ats_baseline"], state["ats_steps"]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For networks so small that more threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def sample_in_order(
