@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from derts.reproduce.job import Folders, Job, Scale, make_jobs, parse_datasets
+from derts.reproduce.job import Folders, Job, make_jobs
 from derts.reproduce.recipe import cells, keep_only, read_recipe
+from derts.reproduce.scale import Scale, parse_datasets
 
 TINY: dict[str, Any] = {
     "meta_batch": 2,

@@ -65,6 +65,9 @@ def test_every_table_and_figure_runs_on_glyphs_once(
     assert run(["reproduce", "table4", *GLYPHS, "--report", "--from", str(committed)]) == 0
     again = report / "reproduce-table4-glyphs-x0.0002.md"
     assert again.read_text() == (committed / again.name).read_text()
+    assert run(["reproduce", "figure2", *GLYPHS, "--report", "--from", str(committed)]) == 0
+    figure = report / "reproduce-figure2-glyphs-x0.0002.png"
+    assert figure.read_bytes() == (committed / figure.name).read_bytes()
 
 
 def test_only_what_is_asked_for_is_run_and_reported(
@@ -98,9 +101,10 @@ def test_mistakes_are_one_line(in_folder: Path, capsys: pytest.CaptureFixture[st
         (["table1", "--seeds", "0"], "--seeds is 0"),
         (["table1", "--updates-scale", "nan"], "--updates-scale is nan"),
         (["table1", "--preset", "nothing"], "no preset 'nothing'"),
+        (["table1", "--preset", "gpu", "derts"], "--preset gpu derts changes strategy"),
         (["table1", "--from", "results"], "add --report"),
         (["table1", "--report", "--from", "results"], "no results at"),
-        (["table3", "--dataset", "mini=nowhere", "--seeds", "1", "--quiet"], "does not exist"),
+        (["table3", "--dataset", "mini=nowhere"], "nowhere does not exist"),
         (["table3", "--dataset", "glyphs", "--devices", "cuda:99"], "cuda:99 cannot be used"),
     ):
         assert run(["reproduce", *words]) == 2

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from derts.errors import DertsError
-from derts.reproduce.job import Folders, Scale, make_config, make_jobs, parse_datasets, to_run
+from derts.reproduce.job import Folders, make_config, make_jobs, to_run
 from derts.reproduce.paper import paper
 from derts.reproduce.recipe import NAMES, Cell, cells, chosen_names, keep_only, read_recipe
+from derts.reproduce.scale import Scale, parse_datasets
 
 TABLES = {name: read_recipe(name)["paper"] for name in NAMES if name.startswith("table")}
 OURS = {"random": ["random"], "us": ["us"], "ats": ["ats"], "derts": ["paper", "derts"]}

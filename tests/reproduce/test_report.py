@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from derts.errors import DertsError
-from derts.reproduce.job import Scale, parse_datasets
 from derts.reproduce.outcomes import (
     Outcome,
     Outcomes,
@@ -19,6 +18,7 @@ from derts.reproduce.outcomes import (
 )
 from derts.reproduce.recipe import Cell, cells, keep_only
 from derts.reproduce.report import HEADING, as_html, make_report, markdown
+from derts.reproduce.scale import Scale, parse_datasets
 
 COLUMN = {name: number for number, name in enumerate(HEADING)}
 

@@ -153,6 +153,31 @@ def test_an_unforeseen_error_is_kept_in_the_run_folder(
     assert "Traceback" in (job.folder / "error.txt").read_text()
 
 
+class Impatient(Board):
+    """Asks the process to end while the first run is under way, as a batch system does."""
+
+    def advanced(self, job: Job, count: int, note: str | None) -> None:
+        super().advanced(job, count, note)
+        if count and self.lines[job].update == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_process_asked_to_end_saves_and_goes_on_when_run_again(
+    protonet_jobs: list[Job],
+) -> None:
+    first, second = protonet_jobs[:2]
+    endings = run_grid([first, second], ["cpu"], Impatient([first, second], None))
+    assert (endings.stopped, endings.finished, endings.failed) == (True, [], {})
+    assert checkpoint_files(first.folder / "checkpoints")
+    assert not second.folder.exists()
+    with pytest.raises(DertsError, match="run the same command to go on"):
+        endings.check()
+    again = run_grid([first, second], ["cpu"], Board([first, second], None))
+    assert again.finished == [first, second]
+    events = Run.open(first.folder).events()
+    assert [event["update"] for event in events if event["event"] == "start"] == [0, 3]
+
+
 def test_two_workers_share_the_jobs(
     protonet_jobs: list[Job], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,8 +77,8 @@ def reproduce(arguments: Sequence[str]) -> None:
         raise DertsError("--from reads results for a report: add --report")
 
     from derts.reproduce.experiment import Experiment
-    from derts.reproduce.job import Scale, parse_datasets
     from derts.reproduce.recipe import chosen_names
+    from derts.reproduce.scale import Scale, parse_datasets
 
     scale = Scale(parse_datasets(options.dataset), options.updates_scale, options.preset)
     experiment = Experiment.make(
@@ -112,6 +112,7 @@ def _show_plan(experiment: Experiment, devices: Sequence[str]) -> None:
 
 
 def _run(experiment: Experiment, options: ReproduceOptions) -> None:
+    from derts.data import open_data
     from derts.reproduce.board import board
     from derts.reproduce.grid import alone_in, find_devices, run_grid
 
@@ -124,6 +125,8 @@ def _run(experiment: Experiment, options: ReproduceOptions) -> None:
 
             endings = run_on_ray(jobs, shown)
         else:
+            for data in dict.fromkeys(job.config.data for job in jobs):
+                open_data(data)  # one line for what would fail in every run
             endings = run_grid(jobs, find_devices(options.devices), shown)
     if endings.stopped or not endings.finished:
         endings.check()

@@ -2,71 +2,120 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from derts.errors import DertsError
 from derts.reproduce.job import Job
 from derts.reproduce.recipe import Setting, cells
-from derts.runs import Run
+from derts.runs import Run, write_atomically
 from derts.statistics import over_seeds
 
-Curve = dict[int, list[float]]
 COLORS = {
     "random": "#718096", "us": "#d69e2e", "ats": "#805ad5", "paper": "#2b6cb0", "derts": "#2f855a",
 }  # fmt: skip
 
 
-def draw_curves(jobs: Mapping[tuple[Setting, int], Job], path: Path) -> list[Path]:
-    """A row of two panels per group of runs that differ only in strategy; [] without any run."""
-    groups: dict[str, dict[str, list[Job]]] = {}
+@dataclass(frozen=True)
+class Curve:
+    """One run: accuracy on validation classes at some updates, and the mean loss up to each."""
+
+    panel: str
+    strategy: str
+    seed: int
+    updates: tuple[int, ...]
+    accuracy: tuple[float, ...]
+    loss: tuple[float, ...]
+
+
+def collect_curves(jobs: Mapping[tuple[Setting, int], Job]) -> list[Curve]:
+    """What the runs of figure2 have logged so far."""
     wanted = {cell.setting for cell in cells("figure2")}
-    for (setting, _), job in jobs.items():
+    found = []
+    for (setting, seed), job in jobs.items():
         if setting in wanted and (job.folder / "events.jsonl").is_file():
-            title = f"{setting.learner}, {100 * setting.noise:.0f}% noise"
-            groups.setdefault(title, {}).setdefault(setting.strategy, []).append(job)
-    if not groups:
-        return []
+            panel = f"{setting.learner}, {100 * setting.noise:.0f}% noise"
+            found.append(_curve(panel, setting.strategy, seed, Run.open(job.folder)))
+    return [curve for curve in found if curve.updates]
+
+
+def _curve(panel: str, strategy: str, seed: int, run: Run) -> Curve:
+    points: list[tuple[int, float, float]] = []
+    losses: list[float] = []
+    for event in run.events():
+        if event["event"] == "update":
+            losses.append(event["loss"])
+        elif event["event"] == "validation" and losses:
+            mean = sum(losses) / len(losses)
+            points.append((event["update"], round(event["accuracy"], 4), round(mean, 6)))
+            losses = []
+    updates, accuracy, loss = zip(*points, strict=True) if points else ((), (), ())
+    return Curve(panel, strategy, seed, updates, accuracy, loss)
+
+
+def save_curves(found: Sequence[Curve], path: Path) -> None:
+    """Write curves as JSON."""
+    lines = ",\n".join(json.dumps(asdict(curve)) for curve in found)
+    write_atomically(path, f"[\n{lines}\n]\n".encode())
+
+
+def load_curves(path: Path) -> list[Curve]:
+    """What `save_curves` wrote."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        found = [
+            Curve(
+                row["panel"],
+                row["strategy"],
+                row["seed"],
+                *(tuple(row[key]) for key in ("updates", "accuracy", "loss")),
+            )
+            for row in rows
+        ]
+        if any(curve.strategy not in COLORS for curve in found):
+            raise ValueError("an unknown strategy")
+        return found
+    except FileNotFoundError:
+        raise DertsError(f"no curves at {path}: write them with derts reproduce figure2") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DertsError(f"{path} holds no curves ({error}): write it again") from None
+
+
+def draw_curves(found: Sequence[Curve], path: Path) -> None:
+    """Two panels, accuracy and loss, for each group of runs that differ only in strategy."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    groups = list(dict.fromkeys(curve.panel for curve in found))
     figure = Figure(figsize=(10, 3.6 * len(groups)), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(len(groups), 2, squeeze=False)
-    for (title, strategies), (left, right) in zip(groups.items(), panels, strict=True):
-        for strategy, runs in strategies.items():
-            _draw(left, curve(runs, "validation", "accuracy"), strategy, len(runs))
-            _draw(right, curve(runs, "update", "loss"), strategy, len(runs))
+    for title, (left, right) in zip(groups, panels, strict=True):
+        for strategy, color in COLORS.items():
+            runs = [one for one in found if one.panel == title and one.strategy == strategy]
+            if runs:
+                _draw(left, runs, "accuracy", color)
+                _draw(right, runs, "loss", color)
         left.set(title=title, xlabel="updates", ylabel="accuracy on validation classes, %")
         right.set(title=title, xlabel="updates", ylabel="training loss (noisy labels)")
         left.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=150)
-    return [path]
 
 
-def curve(runs: Sequence[Job], kind: str, key: str) -> Curve:
-    """What runs logged of one kind of event: values of all seeds, by update."""
-    found: Curve = {}
-    for job in runs:
-        own = {
-            event["update"]: float(event[key])
-            for event in Run.open(job.folder).events()
-            if event["event"] == kind
-        }
-        for update, value in own.items():
-            found.setdefault(update, []).append(value)
-    return dict(sorted(found.items()))
-
-
-def _draw(axes: Any, values: Curve, strategy: str, seeds: int) -> None:
-    """Mean over seeds with its 95% interval, where all seeds have a value."""
-    whole = {update: over_seeds(found) for update, found in values.items() if len(found) == seeds}
-    updates, means = list(whole), [estimate.mean for estimate in whole.values()]
-    color = COLORS[strategy]
-    (line,) = axes.plot(updates, means, color=color, linewidth=1.4, label=strategy)
-    if len(updates) == 1:
-        line.set_marker("o")
-    if seeds > 1:
-        low = [estimate.mean - estimate.interval for estimate in whole.values()]
-        high = [estimate.mean + estimate.interval for estimate in whole.values()]
+def _draw(axes: Any, runs: Sequence[Curve], key: str, color: str) -> None:
+    """Mean over seeds with its 95% interval, at the updates that all runs have reached."""
+    by_update = [dict(zip(run.updates, getattr(run, key), strict=True)) for run in runs]
+    updates = [at for at in runs[0].updates if all(at in values for values in by_update)]
+    means = [over_seeds([values[at] for values in by_update]) for at in updates]
+    middle = [estimate.mean for estimate in means]
+    axes.plot(
+        updates, middle, color=color, linewidth=1.4, label=runs[0].strategy,
+        marker="o" if len(updates) == 1 else None,
+    )  # fmt: skip
+    if len(runs) > 1:
+        low = [estimate.mean - estimate.interval for estimate in means]
+        high = [estimate.mean + estimate.interval for estimate in means]
         axes.fill_between(updates, low, high, color=color, alpha=0.15, linewidth=0)

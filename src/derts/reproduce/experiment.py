@@ -8,7 +8,7 @@ from pathlib import Path
 
 from derts.errors import DertsError
 from derts.reproduce.figures import draw_figures
-from derts.reproduce.job import Folders, Job, Scale, make_jobs, to_run
+from derts.reproduce.job import Folders, Job, make_jobs, to_run
 from derts.reproduce.outcomes import (
     Outcomes,
     collect,
@@ -19,6 +19,7 @@ from derts.reproduce.outcomes import (
 from derts.reproduce.planning import Planned, Speeds, plan
 from derts.reproduce.recipe import Cell, Setting, cells, keep_only, read_recipe, with_references
 from derts.reproduce.report import Report, as_html, make_report, markdown, print_report
+from derts.reproduce.scale import Scale
 from derts.runs import write_atomically
 
 
@@ -105,8 +106,7 @@ class Experiment:
             for suffix, text in ((".md", markdown(report)), (".html", as_html(report))):
                 write_atomically(file.with_suffix(suffix), text.encode())
                 written.append(file.with_suffix(suffix))
-            if results is None:
-                written += draw_figures(name, self.known, folder, file.stem)
+            written += draw_figures(name, self.known, file, None if results is None else whole)
         return written
 
 

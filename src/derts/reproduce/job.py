@@ -13,50 +13,8 @@ from typing import Any
 from derts.config import HardwareConfig, StrategyConfig, TrainConfig
 from derts.config_file import apply_presets, as_values, read_config, with_values
 from derts.errors import DertsError
-from derts.reproduce.recipe import SHORT_NAMES, Cell, Setting, read_recipe
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How the runs asked for differ from the recipes.
-
-    data     store by data set name; every data set is "glyphs" where glyphs stand in for all
-    updates  multiplies updates, warm-up and evaluation points
-    presets  presets of `derts train` on top of the recipes
-    """
-
-    data: Mapping[str, str]
-    updates: float = 1.0
-    presets: tuple[str, ...] = ()
-
-    @property
-    def glyphs(self) -> bool:
-        return "glyphs" in self.data.values()
-
-    @property
-    def suffix(self) -> str:
-        """Tells result files of different scales apart."""
-        scale = "" if self.updates == 1 else f"-x{self.updates:g}"
-        presets = "".join(f"-{name}" for name in self.presets if name != "gpu")
-        return f"{'-glyphs' if self.glyphs else ''}{scale}{presets}"
-
-    def notes(self) -> list[str]:
-        """What a reader must know, in sentences."""
-        found = []
-        if self.glyphs:
-            changed = json.dumps(read_recipe("common")["glyphs"]).replace('"', "")
-            found.append(
-                "Run on the built-in glyphs instead of ImageNet, and smaller "
-                f"({changed[1:-1]}; a budget of classes is the first so many characters): "
-                "this shows that everything runs, not who is right."
-            )
-        if self.updates != 1:
-            found.append(
-                f"Updates, warm-up and evaluation points are {self.updates:g} times the paper's."
-            )
-        if self.presets:
-            found.append(f"Presets on top of the recipe: {', '.join(self.presets)}.")
-        return found
+from derts.reproduce.recipe import Cell, Setting, read_recipe
+from derts.reproduce.scale import Scale
 
 
 @dataclass(frozen=True)
@@ -72,29 +30,6 @@ class Job:
 
     def __str__(self) -> str:
         return f"{self.setting}, seed {self.config.seed}"
-
-
-def parse_datasets(words: Sequence[str]) -> dict[str, str]:
-    """`mini=PATH`, `tiered=PATH` or `glyphs` as stores by data set name.
-
-    >>> parse_datasets(["mini=stores/mini"])
-    {'mini-imagenet': 'stores/mini'}
-    """
-    found: dict[str, str] = {}
-    if "glyphs" in words and len(words) > 1:
-        raise DertsError("--dataset glyphs stands in for all data sets: give no other beside it")
-    for word in words:
-        name, _, path = word.partition("=")
-        name = SHORT_NAMES.get(name, name)
-        if word == "glyphs":
-            found |= dict.fromkeys(SHORT_NAMES.values(), "glyphs")
-        elif name in SHORT_NAMES.values() and path not in ("", "glyphs"):
-            found[name] = path
-        else:
-            raise DertsError(
-                f"--dataset {word!r} is not understood: write mini=PATH, tiered=PATH or glyphs"
-            )
-    return found
 
 
 def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
@@ -138,7 +73,19 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
         config = with_values(config, common["glyphs"], "common.toml")
         names = _characters(setting.classes)
         config = replace(config, tasks=replace(config.tasks, class_budget=0, classes=names))
-    return apply_presets(scale.presets, config).resolved()
+    return _with_presets(config, scale.presets).resolved()
+
+
+def _with_presets(config: TrainConfig, names: Sequence[str]) -> TrainConfig:
+    """Presets on top, unless they would make another experiment of it."""
+    changed = apply_presets(names, config)
+    for what in ("data", "tasks", "updates", "strategy"):
+        if getattr(changed, what) != getattr(config, what):
+            raise DertsError(
+                f"--preset {' '.join(names)} changes {what}, which the recipes decide: use presets "
+                "for hardware, model, learner or optimiser, such as gpu"
+            )
+    return changed
 
 
 @cache

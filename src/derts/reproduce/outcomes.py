@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from derts.errors import DertsError
-from derts.reproduce.job import Job, Scale, point, point_file
+from derts.reproduce.job import Job, point, point_file
 from derts.reproduce.recipe import NAMES, Cell, Setting, cells, with_references
+from derts.reproduce.scale import Scale
 from derts.runs import write_atomically
 
 
