@@ -31,7 +31,7 @@ from derts.training import Trainer
 STRATEGIES: dict[str, Values] = {
     "random": {"strategy": {"name": "random"}},
     "derts": PRESETS["derts"],
-    "derts, a third of the images": {"strategy": {"name": "derts", "pool_images": 12800}},
+    "derts, pools of 9,600 images": {"strategy": {"name": "derts", "pool_images": 9600}},
     "paper": PRESETS["paper"],
     **{
         name: {"strategy": {"name": name}}

@@ -91,13 +91,13 @@ def estimate_pool(
     pool: TaskPool,
     estimates: Sequence[str] = ("logit",),
     tasks_at_once: int = 256,
-    reference_seed: int | Sequence[int | str] | None = None,
+    reference: TaskPool | None = None,
     clock: Clock | None = None,
 ) -> PoolEstimate:
     """All named estimates, losses and errors of a pool from one pass, without a graph.
 
     Each different image is embedded once, with running statistics read and left alone. With a
-    `reference_seed` every task is scored a second time with labels drawn from that seed: the
+    `reference`, the pool `with_random_labels`, every task is scored a second time with those: the
     images are not embedded again, so this is cheap, except for MAML. Rows of tasks whose numbers
     overflow are not finite: the caller decides what to do with them. A clock counts the time as
     "embedding" and "estimating".
@@ -106,28 +106,27 @@ def estimate_pool(
     _check(learner, pool, names)
     rows: dict[str, list[Tensor]] = {name: [] for name in names if name != "exact"}
     found: list[_Scores] = []
-    reference: list[_Scores] = []
-    random = None if reference_seed is None else _with_random_labels(pool, reference_seed)
+    by_chance: list[_Scores] = []
     clock = clock or Clock(learner.device)
     by_products = learner.by_products and not set(names) & set(NEED_FEATURES)
     classify = _classified_by_products if by_products else _classified
     with clock.phase("estimating"), evaluation_mode(learner):
-        for part in classify(learner, images, pool, names, random, tasks_at_once, clock):
+        for part in classify(learner, images, pool, names, reference, tasks_at_once, clock):
             wrong = _errors(part.logits, part.labels)
             found.append(_scores(part.logits, part.labels, wrong))
             for name, values in rows.items():
                 values.append(_rows(name, learner, part, wrong))
             if part.random is not None:
                 logits, labels = part.random
-                reference.append(_scores(logits, labels, _errors(logits, labels)))
+                by_chance.append(_scores(logits, labels, _errors(logits, labels)))
         clock.settle("estimating")
     gradients = {name: torch.cat(values) for name, values in rows.items()}
     if "exact" in names:
         gradients["exact"] = exact_gradients(learner, images, pool)
     losses, errors, accuracies = map(torch.cat, zip(*found, strict=True))
-    if random is None:
+    if reference is None:
         return PoolEstimate(gradients, losses, errors, accuracies)
-    reference_losses, reference_errors, _ = map(torch.cat, zip(*reference, strict=True))
+    reference_losses, reference_errors, _ = map(torch.cat, zip(*by_chance, strict=True))
     return PoolEstimate(gradients, losses, errors, accuracies, reference_losses, reference_errors)
 
 
@@ -275,7 +274,8 @@ def _scores(logits: Tensor, labels: Tensor, wrong: Tensor) -> _Scores:
     return _Scores(losses, wrong.norm(dim=-1).sum(1), accuracies)
 
 
-def _with_random_labels(pool: TaskPool, seed: int | Sequence[int | str]) -> TaskPool:
+def with_random_labels(pool: TaskPool, seed: int | Sequence[int | str]) -> TaskPool:
+    """The same images with labels drawn at random, all equally likely."""
     source = generator(seed)
     return replace(
         pool,

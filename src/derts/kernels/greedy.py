@@ -103,6 +103,6 @@ def greedy(matrix: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         torch.empty(programs * rows, dtype=torch.int32, device=device),
         torch.empty(programs * rows, device=device), torch.empty(programs * rows, device=device),
         picks, picked_gains, count, k,
-        ROWS=rows, OWN=own, PROGRAMS=programs, CHUNK=32, num_warps=8,
+        ROWS=rows, OWN=own, PROGRAMS=programs, CHUNK=64, num_warps=8,
     )  # fmt: skip
     return picks.long(), picked_gains, nearest

@@ -55,6 +55,19 @@ def evaluation_mode(learner: Learner[Any]) -> Iterator[None]:
         learner.train(was_training)
 
 
+def named_images(indices: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The different ones of indices [...] below `count`, ascending, and where each is in them.
+
+    >>> named_images(torch.tensor([[7, 2], [2, 9]]), 10)
+    (tensor([2, 7, 9]), tensor([[1, 0],
+            [0, 2]]))
+    """
+    # cheaper than sorting
+    present = torch.zeros(count, dtype=torch.bool, device=indices.device)
+    present[indices.flatten()] = True
+    return present.nonzero().squeeze(1), (present.cumsum(0) - 1)[indices]
+
+
 def embed_images(learner: Learner[Any], images: ImageTable, indices: torch.Tensor) -> torch.Tensor:
     """Features [n, dim] of the images at indices [n], in forward passes of bounded size."""
     step = ON_GPU if learner.device.type == "cuda" else ON_CPU
@@ -127,10 +140,7 @@ def _embedded(
     for part in pool.split(piece):
         with clock.phase("embedding"):
             indices = send(torch.cat((part.support, part.query), 1), learner.device)
-            # cheaper than sorting to find what is named, and where
-            named = torch.zeros(len(images), dtype=torch.bool, device=indices.device)
-            named[indices.flatten()] = True
-            places = (named.cumsum(0) - 1)[indices]
-            features = embed_images(learner, images, named.nonzero().squeeze(1))
+            named, places = named_images(indices, len(images))
+            features = embed_images(learner, images, named)
             clock.settle("embedding")
         yield _Embedded(part, features, places)

@@ -8,9 +8,7 @@ validation classes, not from training images.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,10 +19,11 @@ from derts.errors import DertsError
 from derts.evaluation import evaluate
 from derts.learners.anil import ANIL
 from derts.learners.maml import MAML
-from derts.selection.agreement import Agreement, gradient_agreement
+from derts.selection.agreement import Agreement, Candidates, look_at, running_statistics
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
+from derts.threads import one_thread
 
 CANDIDATES = 5  # × the meta-batch
 LEAST_TEMPERATURE, COOLING = 0.1, 0.99
@@ -96,17 +95,19 @@ class AdaptiveScheduler(Strategy):
         random = generator((context.seed, "ats", context.update))
         with context.clock.phase("pool"):
             candidates, rewarding = self._drawn(context)
-        with context.clock.phase("estimating"):
-            assert isinstance(context.learner, ANIL | MAML)
-            signs = gradient_agreement(context.learner, context.images, candidates).cpu()
-        with context.clock.phase("selecting"), one_thread():
-            scores = self.scheduler(signs, context.progress)
-            tried, likelihood = sample_in_order(scores, context.meta_batch, random)
-            self._learn(self._reward(context, candidates[tried], rewarding), likelihood)
-            with torch.no_grad():
-                temperature = max(LEAST_TEMPERATURE, COOLING**self.steps)
-                scores = self.scheduler(signs, context.progress) / temperature
-                chosen, _ = sample_in_order(scores, context.meta_batch, random)
+        assert isinstance(context.learner, ANIL | MAML)
+        with running_statistics(context.learner):
+            with context.clock.phase("estimating"):
+                looked_at = look_at(context.learner, context.images, candidates)
+                signs = looked_at.signs.cpu()
+            with context.clock.phase("selecting"), one_thread():
+                scores = self.scheduler(signs, context.progress)
+                tried, likelihood = sample_in_order(scores, context.meta_batch, random)
+                self._learn(self._reward(context, looked_at, tried, rewarding), likelihood)
+        with context.clock.phase("selecting"), one_thread(), torch.no_grad():
+            temperature = max(LEAST_TEMPERATURE, COOLING**self.steps)
+            scores = self.scheduler(signs, context.progress) / temperature
+            chosen, _ = sample_in_order(scores, context.meta_batch, random)
             self.steps += 1
         return MetaBatch(candidates[chosen])
 
@@ -141,27 +142,21 @@ class AdaptiveScheduler(Strategy):
         self.optimiser.step()
         self.baseline = BASELINE_MOMENTUM * baseline + (1 - BASELINE_MOMENTUM) * reward
 
-    def _reward(self, context: Context, batch: TaskPool, rewarding: TaskPool) -> float:
-        """Accuracy on validation tasks (0 … 1) after one SGD step on the batch, then undone.
-
-        BatchNorm reads its running statistics meanwhile, so that nothing else is left behind.
-        """
+    def _reward(
+        self, context: Context, candidates: Candidates, tried: torch.Tensor, rewarding: TaskPool
+    ) -> float:
+        """Accuracy on validation tasks (0 … 1) after one SGD step on those tried, then undone."""
         assert context.validation_images is not None
         learner: Any = context.learner
         parameters = [value for value in learner.parameters() if value.requires_grad]
-        learner.eval()
-        try:
-            loss = learner.outer_loss(context.images, batch).loss
-            steps = torch.autograd.grad(loss, parameters)
-            kept = [value.detach().clone() for value in parameters]
-            with torch.no_grad():
-                for value, step in zip(parameters, steps, strict=True):
-                    value.sub_(step, alpha=learner.inner_lr)
-                found = evaluate(learner, context.validation_images, rewarding)
-                for value, before in zip(parameters, kept, strict=True):
-                    value.copy_(before)
-        finally:
-            learner.train()
+        steps = torch.autograd.grad(candidates.loss(tried), parameters)
+        kept = [value.detach().clone() for value in parameters]
+        with torch.no_grad():
+            for value, step in zip(parameters, steps, strict=True):
+                value.sub_(step, alpha=learner.inner_lr)
+            found = evaluate(learner, context.validation_images, rewarding)
+            for value, before in zip(parameters, kept, strict=True):
+                value.copy_(before)
         return found.mean / 100
 
     def state_dict(self) -> State:
@@ -177,17 +172,6 @@ class AdaptiveScheduler(Strategy):
             self.scheduler.load_state_dict(state["ats_scheduler"])
             self.optimiser.load_state_dict(state["ats_optimiser"])
             self.baseline, self.steps = state["ats_baseline"], state["ats_steps"]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """For networks so small that more threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def sample_in_order(

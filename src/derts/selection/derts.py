@@ -11,6 +11,7 @@ from derts.selection.facility_location import select
 from derts.selection.rounds import PoolTasks
 from derts.selection.weights import selection_weights
 from derts.tasks.randomness import generator
+from derts.threads import one_thread
 
 # without the kernel a GPU waits for the launches of each pick: 0.2 s for 960 of 3200
 QUICKER_ON_CPU = 4096
@@ -33,7 +34,9 @@ def pick_facilities(candidates: Candidates) -> Picked:
         rows = rows.cpu()
     number = int(torch.randint(2**31, (1,), generator=random))
     found = select(rows, count, engine=config.engine, epsilon=config.epsilon, seed=number)
-    weights = selection_weights(
-        config.weights, rows.cpu(), found.indices, found.weights, cap=config.weight_cap or None
-    )
+    rows = rows.cpu()
+    with one_thread():
+        weights = selection_weights(
+            config.weights, rows, found.indices, found.weights, cap=config.weight_cap or None
+        )
     return Picked(candidates.indices[found.indices], weights.cpu().float(), found.objective)

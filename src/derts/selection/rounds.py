@@ -9,17 +9,20 @@ import torch
 
 from derts.config import StrategyConfig
 from derts.errors import DertsError
-from derts.gradients import estimate_pool, usable_estimates
+from derts.gradients import estimate_pool, usable_estimates, with_random_labels
 from derts.selection.choice import Choice, Pick, Seed, choose, needs_reference
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
 from derts.tasks.pool import TaskPool
 
 
 class Drawn(NamedTuple):
-    """A pool and the share of wrong labels of each of its tasks, for the log."""
+    """A pool, the share of wrong labels of each of its tasks (for the log), and the same pool
+    labelled at random, where the drop rule asks for it.
+    """
 
     pool: TaskPool
     wrong: torch.Tensor
+    reference: TaskPool | None
 
 
 class PoolTasks(Strategy):
@@ -77,14 +80,13 @@ class PoolTasks(Strategy):
         clock.settle("update")
         before = dict(clock.seconds)
         with clock.phase("pool"):
-            pool, wrong = self._drawn(context)
-        reference = (context.seed, "reference", self.round) if needs_reference(config) else None
+            pool, wrong, reference = self._drawn(context)
         estimate = estimate_pool(
             context.learner,
             context.images,
             pool,
             (config.estimate,),
-            reference_seed=reference,
+            reference=reference,
             clock=clock,
         )
         with clock.phase("selecting"):
@@ -117,7 +119,10 @@ class PoolTasks(Strategy):
     def _draw(self, context: Context, number: int) -> Drawn:
         images = (self.config.pool_images,) if self.config.pool_images else ()
         pool = context.draw(self.config.pool, "pool", number, *images)
-        return Drawn(pool, pool.mislabelled())
+        reference = None
+        if needs_reference(self.config):
+            reference = with_random_labels(pool, (context.seed, "reference", number))
+        return Drawn(pool, pool.mislabelled(), reference)
 
 
 def noise_record(wrong: torch.Tensor, choice: Choice) -> dict[str, Any]:

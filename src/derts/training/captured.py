@@ -53,6 +53,10 @@ class CapturedUpdate:
             self.loss = (self.losses * self.weights).mean()
             self.loss.backward()
             self.norm = finish()
+        # nothing keeps the recorded graph of gradients alive: eager backward passes build their own
+        self.losses, self.loss, self.norm = (
+            value.detach() for value in (self.losses, self.loss, self.norm)
+        )
         # held, because the graph writes to them even when the parameters get others
         self.gradients = [value.grad for value in learner.parameters()]
         for buffer, value in zip(learner.buffers(), kept, strict=True):
@@ -74,7 +78,7 @@ class CapturedUpdate:
                 values.pin_memory() if values.device.type == "cpu" else values, non_blocking=True
             )
         self.forward.replay()
-        weights = weigh(self.losses.detach())
+        weights = weigh(self.losses)
         if weights is None:
             self.weights.fill_(1.0)
         else:
@@ -82,5 +86,4 @@ class CapturedUpdate:
                 weights = weights.pin_memory()
             self.weights.copy_(weights, non_blocking=True)
         self.backward.replay()
-        outcome = Outcome(self.loss.detach(), self.losses.detach(), self.accuracies)
-        return outcome, self.norm
+        return Outcome(self.loss, self.losses, self.accuracies), self.norm

@@ -43,10 +43,11 @@ def place_learner(learner: Learner[Any], config: TrainConfig, device: torch.devi
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True
-        torch.backends.cudnn.benchmark = True
     learner.fused = hardware.fused and hardware.precision == "bfloat16" and usable_on(device)
-    fusable = isinstance(learner.backbone, CNN4)
-    if hardware.compile and learner.embeds and not (learner.fused and fusable):
+    by_kernels = learner.fused and isinstance(learner.backbone, CNN4)
+    # trying out algorithms pays for batches of one size; pools and candidates come in any
+    torch.backends.cudnn.benchmark = not by_kernels
+    if hardware.compile and learner.embeds and not by_kernels:
         learner.compile_for(config.meta_batch)
 
 
