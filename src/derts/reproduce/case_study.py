@@ -14,7 +14,7 @@ import torch
 
 from derts.data import open_data
 from derts.data.table import ImageTable
-from derts.gradients import estimate_pool
+from derts.gradients import estimate_pool, with_random_labels
 from derts.reproduce.job import Job
 from derts.reproduce.paper import class_words
 from derts.reproduce.recipe import Setting, cells
@@ -58,7 +58,9 @@ def draw_case_study(job: Job, tables: Mapping[str, ImageTable], path: Path) -> N
         trainer.images,
         pool,
         (config.estimate,),
-        reference_seed=(seed, "case-study") if needs_reference(config) else None,
+        reference=with_random_labels(pool, (seed, "case-study"))
+        if needs_reference(config)
+        else None,
     )
     where: Seed = (seed, "case-study", 0)
     choice = choose(config, estimate, trainer.config.meta_batch, where, pick_facilities)
