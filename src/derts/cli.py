@@ -21,6 +21,7 @@ COMMANDS = {
     "train": ("derts.commands.train:train", "train a few-shot learner and evaluate it"),
     "diagnose": ("derts.commands.diagnose:diagnose", "how well estimates stand for a pool"),
     "select": ("derts.commands.select:select", "select rows of any matrix, no tasks needed"),
+    "reproduce": ("derts.commands.reproduce:reproduce", "the paper's tables, ours beside theirs"),
     "evaluate": ("derts.commands.evaluate:evaluate", "evaluate a trained run again"),
 }
 

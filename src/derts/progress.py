@@ -133,9 +133,9 @@ class _Lines:
         parts[0] += f" {self.unit}"
         parts.append(f"{_rate(self.done, taken)} {self.unit}/s")
         if final or self.total is None:
-            parts.append(f"{_clock(taken)} taken")
+            parts.append(f"{clock_text(taken)} taken")
         else:
-            parts.append(f"{_clock(taken / self.done * (self.total - self.done))} left")
+            parts.append(f"{clock_text(taken / self.done * (self.total - self.done))} left")
         if self.note:
             parts.append(self.note)
         print(f"{self.title}: {', '.join(parts)}", file=self.stream, flush=True)
@@ -147,7 +147,7 @@ def _rate(done: int, seconds: float) -> str:
     return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2f}"
 
 
-def _clock(seconds: float) -> str:
+def clock_text(seconds: float) -> str:
     """Seconds as m:ss or h:mm:ss."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -1,5 +1,6 @@
 """The loop: it learns, it repeats itself, it records, it refuses."""
 
+import copy
 import json
 import math
 import signal
@@ -70,6 +71,26 @@ def test_the_same_seed_gives_the_same_weights_to_the_bit(name: str, letters: Tab
     assert all(torch.equal(value, second[key]) for key, value in first.items())
     other = weights_after(replace(config, seed=1), letters)
     assert not all(torch.equal(value, other[key]) for key, value in first.items())
+
+
+def test_the_optimiser_keeps_its_ways_when_a_state_of_another_device_is_loaded(
+    letters: Tables,
+) -> None:
+    trainer = Trainer(SMALL, letters)
+    trainer.train(2)
+    state = copy.deepcopy(trainer.state_dict())
+    (group,) = state["optimiser"]["param_groups"]
+    group.update(lr=torch.tensor(0.5), fused=True, capturable=True)  # as a GPU leaves it
+    other = Trainer(SMALL, letters)
+    other.load_state_dict(state)
+    (found,) = other.optimiser.param_groups
+    assert (type(found["lr"]), found["fused"], found["capturable"]) == (float, False, False)
+    trainer.train(4)
+    other.train(4)
+    theirs = other.learner.state_dict()
+    assert all(
+        torch.equal(value, theirs[key]) for key, value in trainer.learner.state_dict().items()
+    )
 
 
 def test_memory_format_and_logging_interval_do_not_change_the_result(letters: Tables) -> None:

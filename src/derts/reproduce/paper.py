@@ -11,7 +11,21 @@ from typing import Any
 @cache
 def paper() -> dict[str, Any]:
     """Tables, set-up and class lists of Zhan & Anderson (2024)."""
-    text = resources.files("derts.reproduce").joinpath("paper.json").read_text(encoding="utf-8")
+    return _read("paper.json")
+
+
+@cache
+def class_words() -> dict[str, str]:
+    """The 64 training classes of mini-ImageNet, known by their WordNet numbers, in words.
+
+    >>> class_words()["n02108089"]
+    'boxer'
+    """
+    return _read("class_names.json")
+
+
+def _read(name: str) -> dict[str, Any]:
+    text = resources.files("derts.reproduce").joinpath(name).read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
     return found
 

@@ -243,7 +243,15 @@ class Trainer:
         """Continue from `state_dict`'s value."""
         self._captured = None  # it knows the old optimiser's memory
         self.learner.load_state_dict(state["learner"])
+        # how the optimiser works is this device's affair, not that of the one that wrote the state:
+        # a graph would keep a learning rate that came from a file, on the CPU, for ever
+        own = [
+            {name: group[name] for name in ("lr", "fused", "capturable")}
+            for group in self.optimiser.param_groups
+        ]
         self.optimiser.load_state_dict(state["optimiser"])
+        for group, settings in zip(self.optimiser.param_groups, own, strict=True):
+            group.update(settings)
         self.strategy.load_state_dict(state["strategy"])
         torch.set_rng_state(state["random"])
         self.update, self.tasks_trained = state["update"], state["tasks_trained"]

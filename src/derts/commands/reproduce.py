@@ -1,0 +1,135 @@
+"""derts reproduce"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from derts.commands.parse import parse, table_text
+from derts.errors import DertsError
+
+if TYPE_CHECKING:
+    from derts.reproduce.experiment import Experiment
+
+DESCRIPTION = """Run the paper's experiments again and put our numbers beside its own.
+
+NAMES are table1 … table8, figure2 (training curves with noisy tasks), case-study (pictures of
+selected and unselected tasks), or all. Every run has its own folder under --out: what is finished
+is never run again, what was interrupted goes on. At the end, and with --report alone, a report is
+printed and written as Markdown, HTML and JSON to OUT/report.
+
+Examples:
+  derts reproduce all --dry-run
+  derts reproduce table4 --dataset mini=stores/mini --updates-scale 0.25 --preset gpu
+  derts reproduce table1 --dataset mini=stores/mini --only strategy=random,strategy=derts,shot=5
+  derts reproduce table1 --dataset mini=stores/mini --report
+  derts reproduce all --dataset glyphs --updates-scale 0.001 --seeds 1
+"""
+
+
+@dataclass(frozen=True)
+class ReproduceOptions:
+    """Options of `derts reproduce`."""
+
+    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAMES")] = ()
+    """table1 … table8, figure2, case-study, or all."""
+    dataset: tuple[str, ...] = ()
+    """Prepared stores, as mini=PATH and tiered=PATH; or glyphs, built in, in place of both."""
+    seeds: int = 3
+    """Paired seeds: 0, 1, …"""
+    only: tuple[str, ...] = ()
+    """Just the cells with these values, as learner=anil,strategy=random,shot=5,fraction=0.1 (also
+    dataset, backbone, classes, noise, ratio); values of one key are alternatives."""
+    updates_scale: float = 1.0
+    """Multiplies updates, warm-up and evaluation points: 0.1 for a quick look."""
+    preset: tuple[str, ...] = ()
+    """Presets of derts train on top of the recipes: gpu for bfloat16 and torch.compile."""
+    dry_run: bool = False
+    """Only list every cell with its estimated time."""
+    report: bool = False
+    """Train nothing, report what is there."""
+    from_results: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    """With --report: read reproduce-NAME.json files of this folder instead of run folders."""
+    out: Path = Path("runs/reproduce")
+    """Folder for the run folders and the report."""
+    devices: tuple[str, ...] = ("auto",)
+    """One worker process for each device named (auto: every GPU, else the CPU)."""
+    on: Literal["here", "ray"] = "here"
+    """Run on this machine, or on the Ray cluster that RAY_ADDRESS names."""
+    quiet: bool = False
+    """No progress, just the report."""
+
+
+def reproduce(arguments: Sequence[str]) -> None:
+    """Parse; list, run or report."""
+    options = parse(ReproduceOptions, arguments, "reproduce", DESCRIPTION)
+    if options.seeds < 1:
+        raise DertsError(f"--seeds is {options.seeds}: it must be at least 1")
+    if not 1e-6 <= options.updates_scale <= 100:
+        raise DertsError(
+            f"--updates-scale is {options.updates_scale}: it must be between 1e-06 and 100"
+        )
+    if options.from_results is not None and not options.report:
+        raise DertsError("--from reads results for a report: add --report")
+
+    from derts.reproduce.experiment import Experiment
+    from derts.reproduce.recipe import chosen_names
+    from derts.reproduce.scale import Scale, parse_datasets
+
+    scale = Scale(parse_datasets(options.dataset), options.updates_scale, options.preset)
+    experiment = Experiment.make(
+        chosen_names(options.names), options.only, range(options.seeds), scale, options.out
+    )
+    if options.dry_run:
+        _show_plan(experiment, options.devices)
+        return
+    if not options.report:
+        _run(experiment, options)
+    for path in experiment.write_reports(options.from_results):
+        print(f"written  {path}")
+
+
+def _show_plan(experiment: Experiment, devices: Sequence[str]) -> None:
+    from derts.reproduce.grid import find_devices
+    from derts.reproduce.planning import duration, plan_rows
+
+    found = find_devices(devices)
+    planned = experiment.plan(found[0])
+    print(table_text(plan_rows(planned)))
+    total = sum(item.seconds for item in planned)
+    done = sum(item.state == "finished" for item in planned)
+    assumed = any(item.seconds and not item.measured for item in planned)
+    where = f"{len(found)} × {found[0]}" if len(set(found)) == 1 else ", ".join(found)
+    print(
+        f"\n{len(planned)} cells, {done} finished; about {duration(total / len(found))} left on "
+        f"{where}"
+        + ("; (assumed) times are not measured: recipes/common.toml states them" if assumed else "")
+    )
+
+
+def _run(experiment: Experiment, options: ReproduceOptions) -> None:
+    from derts.data import open_data
+    from derts.reproduce.board import board
+    from derts.reproduce.grid import alone_in, find_devices, run_grid
+
+    jobs = experiment.to_run()
+    if not jobs:
+        return
+    with alone_in(options.out), board(jobs, options.quiet) as shown:
+        if options.on == "ray":
+            from derts.reproduce.on_ray import run_on_ray
+
+            endings = run_on_ray(jobs, shown)
+        else:
+            for data in dict.fromkeys(job.config.data for job in jobs):
+                open_data(data)  # one line for what would fail in every run
+            endings = run_grid(jobs, find_devices(options.devices), shown)
+    if endings.stopped or not endings.finished:
+        endings.check()
+    if endings.failed:
+        experiment.write_reports(None)
+    endings.check()

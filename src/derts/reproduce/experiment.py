@@ -1,0 +1,117 @@
+"""What one command asks for: names, cells, runs; its plan, its reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from derts.errors import DertsError
+from derts.reproduce.figures import draw_figures
+from derts.reproduce.job import Folders, Job, make_jobs, to_run
+from derts.reproduce.outcomes import (
+    Outcomes,
+    collect,
+    load_outcomes,
+    result_file,
+    save_outcomes,
+)
+from derts.reproduce.planning import Planned, Speeds, plan
+from derts.reproduce.recipe import Cell, Setting, cells, keep_only, read_recipe, with_references
+from derts.reproduce.report import Report, as_html, make_report, markdown, print_report
+from derts.reproduce.scale import Scale
+from derts.runs import write_atomically
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """Cells that are asked for, and the runs that they need.
+
+    `known` are the runs of the whole tables: they are reported where they are there already.
+
+    >>> from pathlib import Path
+    >>> asked = Experiment.make(["table3", "table8"], ["learner=anil", "shot=1"], range(3),
+    ...                         Scale({}), Path("runs"))
+    >>> len(asked.cells), len(asked.jobs)
+    (10, 30)
+    """
+
+    names: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    jobs: dict[tuple[Setting, int], Job]
+    known: dict[tuple[Setting, int], Job]
+    scale: Scale
+    out: Path
+
+    @staticmethod
+    def make(
+        names: Sequence[str], only: Sequence[str], seeds: Sequence[int], scale: Scale, out: Path
+    ) -> Experiment:
+        """Expand recipes; nothing is run or written."""
+        whole = [cell for name in names for cell in cells(name)]
+        found = keep_only(whole, only)
+        kept = tuple(name for name in names if any(cell.table == name for cell in found))
+        folders = Folders(out)
+        jobs = make_jobs(found, seeds, scale, folders)
+        known = make_jobs(with_references(whole), seeds, scale, folders)
+        return Experiment(kept, found, jobs, known, scale, out)
+
+    def to_run(self) -> list[Job]:
+        """The runs that are not finished and whose data is given."""
+        have = {pair: job for pair, job in self.jobs.items() if pair[0].dataset in self.scale.data}
+        if not have:
+            needed = sorted({setting.dataset.partition("-")[0] for setting, _ in self.jobs})
+            words = " ".join(f"--dataset {name}=PATH" for name in needed)
+            raise DertsError(
+                f"no data for these cells: add {words} (stores that derts data prepare wrote), or "
+                "--dataset glyphs for a small run on built-in data"
+            )
+        return to_run(have)
+
+    def outcomes(self) -> Outcomes:
+        """What the run folders hold of the named tables and of random sampling beside them."""
+        whole = [cell for name in self.names for cell in cells(name)]
+        return collect(with_references(whole), self.known)
+
+    def plan(self, device: str) -> list[Planned]:
+        """Every cell with its state and estimated time on a device."""
+        import torch
+
+        kind, _, _ = device.partition(":")
+        accelerator = torch.cuda.get_device_name(device) if kind == "cuda" else "none"
+        speeds = Speeds(self.out, kind, accelerator)
+        return plan(self.cells, self.jobs, speeds, self.scale.data)
+
+    def write_reports(self, results: Path | None) -> list[Path]:
+        """Print reports of the cells asked for; write those of the whole tables.
+
+        They are written as Markdown, HTML and, unless they come from `results`, as JSON. Returns
+        the files written.
+        """
+        folder = self.out / "report"
+        folder.mkdir(parents=True, exist_ok=True)
+        held = self.outcomes() if results is None else {}
+        written: list[Path] = []
+        for name in self.names:
+            file = result_file(folder, name, self.scale)
+            if results is None:
+                save_outcomes(file, name, with_references(cells(name)), held, self.scale.notes())
+                written.append(file)
+                whole = file
+            else:
+                whole = result_file(results, name, self.scale)
+            asked = [cell for cell in self.cells if cell.table == name]
+            print_report(read_report(whole, asked))
+            report = read_report(whole)
+            for suffix, text in ((".md", markdown(report)), (".html", as_html(report))):
+                write_atomically(file.with_suffix(suffix), text.encode())
+                written.append(file.with_suffix(suffix))
+            written += draw_figures(name, self.known, file, None if results is None else whole)
+        return written
+
+
+def read_report(path: Path, asked: Sequence[Cell] | None = None) -> Report:
+    """The report of a table from the JSON file that a run of the grid wrote; all cells or some."""
+    name, outcomes, notes = load_outcomes(path)
+    found = cells(name) if asked is None else asked
+    return make_report(name, read_recipe(name)["title"], found, outcomes, notes)

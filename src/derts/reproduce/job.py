@@ -1,0 +1,203 @@
+"""From a setting and a seed to a training run: its config, its folder, what it is known by."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from derts.config import HardwareConfig, StrategyConfig, TrainConfig
+from derts.config_file import apply_presets, as_values, read_config, with_values
+from derts.errors import DertsError
+from derts.reproduce.recipe import Cell, Setting, read_recipe
+from derts.reproduce.scale import Scale
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training run to be done up to an update; picklable."""
+
+    setting: Setting
+    config: TrainConfig
+    folder: Path
+    warmup: Path
+    until: int
+    points: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.setting}, seed {self.config.seed}"
+
+
+def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
+    """The config of a run, every value from the recipes.
+
+    >>> from derts.reproduce.recipe import cells
+    >>> config = make_config(cells("table4")[0].setting, 0, Scale({}))
+    >>> config.updates, config.strategy.warmup, config.tasks.swap_rate
+    (12000, 500, 3.02)
+    """
+    common = read_recipe("common")
+    strategy = common["strategies"][setting.strategy]
+    noise = str(setting.noise)
+    config = with_values(TrainConfig(), common["run"], "common.toml")
+    config = with_values(config, common["learners"][setting.learner], "common.toml")
+    presets = strategy.get("presets", [])
+    config = apply_presets(
+        strategy.get("noisy_presets", presets) if setting.noise else presets, config
+    )
+    chosen: dict[str, Any] = {**strategy.get("values", {}), "ratio": setting.ratio}
+    if not setting.weights:
+        chosen["weights"] = "none"
+    updates = max(1, round(scale.updates * setting.updates))
+    warmup = round(scale.updates * common["warmup"][noise][setting.learner])
+    values: dict[str, Any] = {
+        "data": scale.data.get(setting.dataset, setting.dataset),
+        "seed": seed,
+        "updates": updates,
+        "validate_every": max(1, round(updates / common["validations"])),
+        "model": {"backbone": setting.backbone},
+        "tasks": {
+            "way": setting.way,
+            "shot": setting.shot,
+            "class_budget": setting.classes,
+            **common["noise"][noise],
+        },
+        "strategy": {**chosen, "warmup": warmup},
+    }
+    config = with_values(config, values, "recipe")
+    if scale.glyphs:
+        config = with_values(config, common["glyphs"], "common.toml")
+        names = _characters(setting.classes)
+        config = replace(config, tasks=replace(config.tasks, class_budget=0, classes=names))
+    return _with_presets(config, scale.presets).resolved()
+
+
+def _with_presets(config: TrainConfig, names: Sequence[str]) -> TrainConfig:
+    """Presets on top, unless they would make another experiment of it."""
+    changed = apply_presets(names, config)
+    for what in ("data", "tasks", "updates", "strategy"):
+        if getattr(changed, what) != getattr(config, what):
+            raise DertsError(
+                f"--preset {' '.join(names)} changes {what}, which the recipes decide: use presets "
+                "for hardware, model, learner or optimiser, such as gpu"
+            )
+    return changed
+
+
+@cache
+def _characters(count: int) -> tuple[str, ...]:
+    if not count:
+        return ()
+    from derts.data import glyphs
+
+    return glyphs()["train"].class_names[:count]
+
+
+def identity(config: TrainConfig, dataset: str) -> str:
+    """What a run's numbers depend on, as text; where and on what it ran is left out."""
+    strategy = config.strategy
+    if strategy.name in ("random", "us", "ats"):
+        strategy = StrategyConfig(name=strategy.name, warmup=strategy.warmup)
+    neutral = replace(
+        config.resolved(),
+        data=dataset,
+        strategy=strategy,
+        hardware=HardwareConfig(precision=config.hardware.precision),
+        validate_every=0,
+        log_every=1,
+        checkpoint_every=1,
+    )
+    return json.dumps(as_values(neutral), sort_keys=True)
+
+
+class Folders:
+    """Finds and names run folders under one folder.
+
+    A run is recognised by its config as the present code reads it, not by its name, so that a
+    setting that is added later does not orphan the runs made before.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.known: dict[str, Path] = {}
+        for file in sorted(out.glob("*/*/config.toml")):
+            try:
+                key = identity(read_config(file), file.parent.parent.name)
+            except DertsError:
+                continue  # of a version whose settings are no longer known
+            self.known[key] = file.parent
+
+    def of(self, setting: Setting, config: TrainConfig, dataset: str) -> Path:
+        """The folder of a run, whether it is there yet or not."""
+        key = identity(config, dataset)
+        if key not in self.known:
+            noise = f"-noise{100 * setting.noise:.0f}" if setting.noise else ""
+            classes = f"-{setting.classes}classes" if setting.classes else ""
+            name = (
+                f"{setting.way}way{setting.shot}shot{classes}{noise}-{setting.backbone}"
+                f"-{setting.learner}-{setting.strategy}-{config.updates}-seed{config.seed}"
+                f"-{_digest(key)}"
+            )
+            self.known[key] = self.out / dataset / name
+        return self.known[key]
+
+    def warmup(self, config: TrainConfig, dataset: str) -> Path:
+        """Where runs that differ in nothing but the strategy share the end of their warm-up."""
+        strategy = StrategyConfig(warmup=config.strategy.warmup)
+        key = identity(replace(config, strategy=strategy), dataset)
+        return self.out / "warm-ups" / dataset / _digest(key)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def point(config: TrainConfig, fraction: float) -> int:
+    """The update at which a share of the training is done, at least 1."""
+    return max(1, round(fraction * config.updates))
+
+
+def make_jobs(
+    found: Sequence[Cell], seeds: Sequence[int], scale: Scale, folders: Folders
+) -> dict[tuple[Setting, int], Job]:
+    """The runs that cells need, by setting and seed; settings may share a run.
+
+    Each is to be trained as far as its last cell needs. The order is that of the cells, but seed
+    by seed, and US and ATS after the others, so that comparisons are whole as early as may be.
+    """
+    fractions = read_recipe("common")["points"]
+    furthest: dict[Setting, float] = {}
+    for cell in found:
+        furthest[cell.setting] = max(cell.fraction, furthest.get(cell.setting, 0.0))
+    jobs = {}
+    pairs = [(setting, seed) for seed in seeds for setting in furthest]
+    for setting, seed in sorted(pairs, key=lambda pair: pair[0].strategy in ("us", "ats")):
+        config = make_config(setting, seed, scale)
+        dataset = "glyphs" if scale.glyphs else setting.dataset
+        jobs[setting, seed] = Job(
+            setting,
+            config,
+            folders.of(setting, config, dataset),
+            folders.warmup(config, dataset),
+            point(config, furthest[setting]),
+            tuple(point(config, fraction) for fraction in fractions),
+        )
+    return jobs
+
+
+def to_run(jobs: Mapping[tuple[Setting, int], Job]) -> list[Job]:
+    """Each run once, to the furthest update asked for, without those that are there already."""
+    by_folder: dict[Path, Job] = {}
+    for job in jobs.values():
+        other = by_folder.get(job.folder)
+        by_folder[job.folder] = job if other is None or job.until > other.until else other
+    return [job for job in by_folder.values() if not point_file(job.folder, job.until).exists()]
+
+
+def point_file(folder: Path, update: int) -> Path:
+    """Where a run keeps what was measured at an update."""
+    return folder / f"result-{update:07d}.json"

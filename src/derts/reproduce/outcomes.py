@@ -1,0 +1,157 @@
+"""What was measured in each cell, from run folders or from one small JSON file per table."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from derts.errors import DertsError
+from derts.reproduce.job import Job, point, point_file
+from derts.reproduce.recipe import NAMES, Cell, Setting, cells, with_references
+from derts.reproduce.scale import Scale
+from derts.runs import write_atomically
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One cell with one seed: right answers of each test task, and how they were come by."""
+
+    seed: int
+    updates: int
+    correct: tuple[int, ...]
+    questions: int
+    seconds_per_update: float | None
+    seconds: float
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    code: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def accuracy(self) -> float:
+        """Mean over test tasks, percent."""
+        return 100 * sum(self.correct) / (self.questions * len(self.correct))
+
+    def value(self, metric: str) -> float | None:
+        """The number that a table shows."""
+        return self.accuracy if metric == "accuracy" else self.seconds_per_update
+
+
+Key = tuple[Setting, float]
+Outcomes = dict[Key, dict[int, Outcome]]
+"""By setting and share of training, then by seed."""
+
+
+def collect(found: Sequence[Cell], jobs: Mapping[tuple[Setting, int], Job]) -> Outcomes:
+    """What run folders hold of some cells."""
+    outcomes: Outcomes = {}
+    for cell in found:
+        for (setting, seed), job in jobs.items():
+            file = point_file(job.folder, point(job.config, cell.fraction))
+            if setting == cell.setting and file.is_file():
+                outcomes.setdefault((setting, cell.fraction), {})[seed] = _read(file, job)
+    return outcomes
+
+
+def _read(file: Path, job: Job) -> Outcome:
+    try:
+        result = json.loads(file.read_text(encoding="utf-8"))
+        evaluation = result["config"]["evaluation"]
+        questions = result["config"]["tasks"]["way"] * evaluation["query"]
+        return Outcome(
+            result["seed"],
+            result["updates"],
+            tuple(round(value * questions / 100) for value in result["accuracies"]),
+            questions,
+            result["seconds_per_update"],
+            sum(result["seconds"].values()) / result["updates"],
+            result["machine"],
+            {**result["config"], "data": job.folder.parent.name},
+            result["code"],
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DertsError(
+            f"{file} is damaged ({type(error).__name__}: {error}): remove {job.folder}, run again"
+        ) from None
+
+
+def result_file(folder: Path, name: str, scale: Scale) -> Path:
+    """Where a table's results are kept as JSON."""
+    return folder / f"reproduce-{name}{scale.suffix}.json"
+
+
+def save_outcomes(
+    path: Path, name: str, found: Sequence[Cell], outcomes: Outcomes, notes: Sequence[str]
+) -> None:
+    """Write a table's results: configs once, and per cell and seed one array of right answers."""
+    configs: dict[str, Any] = {}
+    makers: dict[str, Any] = {}
+    rows = []
+    for cell in found:
+        for seed, outcome in sorted(outcomes.get((cell.setting, cell.fraction), {}).items()):
+            rows.append(
+                {
+                    "cell": cell.label,
+                    "seed": seed,
+                    "updates": outcome.updates,
+                    "config": _share(configs, {**outcome.config, "seed": "as in the row"}),
+                    "maker": _share(
+                        makers, {"code": dict(outcome.code), "machine": dict(outcome.machine)}
+                    ),
+                    "seconds_per_update": outcome.seconds_per_update,
+                    "seconds_with_evaluation": round(outcome.seconds, 6),
+                    "questions": outcome.questions,
+                    "correct": list(outcome.correct),
+                }
+            )
+    head = {"table": name, "notes": list(notes), "configs": configs, "makers": makers}
+    lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
+    text = f'{json.dumps(head, separators=(",", ":"))[:-1]},\n"rows":[\n{lines}\n]}}\n'
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text.encode())
+
+
+def _share(kept: dict[str, Any], value: dict[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:10]
+    kept[digest] = value
+    return digest
+
+
+def load_outcomes(path: Path) -> tuple[str, Outcomes, list[str]]:
+    """What `save_outcomes` wrote: the table's name, its outcomes and notes."""
+    outcomes: Outcomes = {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        name = content["table"]
+        if name not in NAMES:
+            raise ValueError(f"no table is called {name!r}")
+        cell_of = {cell.label: cell for cell in with_references(cells(name))}
+        for row in content["rows"]:
+            cell = cell_of.get(row["cell"])
+            if cell is not None:  # else of a recipe that has changed since
+                maker = content["makers"][row["maker"]]
+                config = {**content["configs"][row["config"]], "seed": row["seed"]}
+                outcomes.setdefault((cell.setting, cell.fraction), {})[row["seed"]] = Outcome(
+                    row["seed"],
+                    row["updates"],
+                    tuple(row["correct"]),
+                    row["questions"],
+                    row["seconds_per_update"],
+                    row["seconds_with_evaluation"],
+                    maker["machine"],
+                    config,
+                    maker["code"],
+                )
+        return name, outcomes, [str(note) for note in content["notes"]]
+    except FileNotFoundError:
+        raise DertsError(
+            f"no results at {path}: run derts reproduce first, or leave out --from"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DertsError(
+            f"{path} is not a result file of derts reproduce, or is damaged "
+            f"({type(error).__name__}: {error}): write it again"
+        ) from None

@@ -1,0 +1,204 @@
+"""Ours beside the paper's: rows of a table, as Markdown, HTML and text for a terminal."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from derts.reproduce.outcomes import Outcome, Outcomes
+from derts.reproduce.recipe import Cell, Setting, cells
+from derts.statistics import Estimate, over_seeds, paired_difference
+
+HEADING = (
+    "setting", "learner", "strategy", "training", "paper", "ours", "ours − random", "seeds",
+    "updates", "s/update",
+)  # fmt: skip
+OURS = HEADING.index("ours")
+NOT_RUN = "not run"
+Verdict = Literal["at least theirs", "below", "no comparison", "not run"]
+
+LEGEND = {
+    "accuracy": (
+        "Accuracy in % on clean test tasks of classes never trained on; ± is the 95% interval, in "
+        "the paper's column over test tasks of one run, in ours over seeds (Student's t, none for "
+        "a single seed). Differences are paired by seed. Green: ours is at least the paper's, "
+        "after as many updates where the paper has such a number. Its DERTS stands beside `paper`, "
+        "the method to the letter, and `derts`, ours. ATS sees validation classes that the others "
+        "do not."
+    ),
+    "seconds": (
+        "Seconds per update after the warm-up, evaluation and checkpoints left out; ± is the 95% "
+        "interval over seeds. The paper's are of an NVIDIA A6000. Green: ours is at most the "
+        "paper's. ATS sees validation classes that the others do not."
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell as text, and how ours compares."""
+
+    texts: tuple[str, ...]
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Report:
+    """A table with its title and what is to be known about it."""
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+
+def make_report(
+    name: str, title: str, found: Sequence[Cell], outcomes: Outcomes, notes: Sequence[str]
+) -> Report:
+    """Rows for all cells, run or not."""
+    at_updates = {
+        (cell.setting, round(cell.fraction * cell.setting.updates)): cell for cell in cells(name)
+    }
+    rows = tuple(_row(cell, outcomes, at_updates) for cell in found)
+    missing = sum(row.verdict == "not run" for row in rows)
+    makers = {
+        str(outcome.machine.get("accelerator", outcome.machine.get("processor")))
+        for cell in found
+        for outcome in outcomes.get((cell.setting, cell.fraction), {}).values()
+    }
+    said = [LEGEND[found[0].metric]] if found else []
+    said += notes
+    said += [f"Measured on: {', '.join(sorted(makers))}."] if makers else []
+    said += [f"{missing} of {len(rows)} cells were not run."] if missing else []
+    return Report(name, title, rows, tuple(said))
+
+
+def _row(cell: Cell, outcomes: Outcomes, at_updates: Mapping[tuple[Setting, int], Cell]) -> Row:
+    setting, metric = cell.setting, cell.metric
+    digits = 2 if metric == "accuracy" else 3
+    head = (setting.place, setting.learner, setting.variant, f"{100 * cell.fraction:g}%")
+    seeds = outcomes.get((setting, cell.fraction), {})
+    values = _values(seeds, metric)
+    wanted = round(cell.fraction * setting.updates)
+    if not values:
+        return Row((*head, _theirs(cell), NOT_RUN, "", "", f"paper {wanted}", ""), "not run")
+    ours = over_seeds(list(values.values()))
+    difference = ""
+    if setting.strategy != "random":
+        random = _values(outcomes.get((setting.baseline(), cell.fraction), {}), metric)
+        both = sorted(values.keys() & random.keys())
+        difference = "random not run"
+        if both:
+            pair = paired_difference([values[s] for s in both], [random[s] for s in both])
+            difference = _shown(pair, digits, "+")
+    updates = sorted({one.updates for one in seeds.values()})
+    count, theirs, beside = " or ".join(map(str, updates)), _theirs(cell), cell
+    if updates != [wanted]:
+        equal = at_updates.get((setting, updates[0])) if len(updates) == 1 else None
+        if equal is None or equal.paper is None or metric != "accuracy":
+            count += f" (paper {wanted})"
+        else:  # the fairer comparison: the paper's own number after as many updates
+            theirs, beside = f"{_theirs(equal)} at {updates[0]}", equal
+    times = [one.seconds_per_update for one in seeds.values() if one.seconds_per_update is not None]
+    each = f"{sum(times) / len(times):.3f}" if times else ""
+    texts = (*head, theirs, _shown(ours, digits), difference, str(len(values)), count, each)
+    return Row(texts, _verdict(beside, ours.mean))
+
+
+def _theirs(cell: Cell) -> str:
+    value = "" if cell.paper is None else f"{cell.paper:.2f}"
+    return value + ("" if cell.paper_interval is None else f" ± {cell.paper_interval:.2f}")
+
+
+def _values(seeds: dict[int, Outcome], metric: str) -> dict[int, float]:
+    found = {seed: outcome.value(metric) for seed, outcome in seeds.items()}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def _shown(estimate: Estimate, digits: int, sign: str = "") -> str:
+    half = "" if math.isnan(estimate.interval) else f" ± {estimate.interval:.{digits}f}"
+    return f"{estimate.mean:{sign}.{digits}f}{half}"
+
+
+def _verdict(cell: Cell, ours: float) -> Verdict:
+    if cell.paper is None:
+        return "no comparison"
+    rounded = round(ours, 2)  # as exact as the paper's own numbers
+    wins = rounded >= cell.paper if cell.metric == "accuracy" else rounded <= cell.paper
+    return "at least theirs" if wins else "below"
+
+
+def markdown(report: Report) -> str:
+    """The report as a section of Markdown; a green circle marks ours at or above theirs."""
+    lines = [f"## {report.name}: {report.title}", ""]
+    lines += [f"{note}\n" for note in report.notes]
+    lines += [f"| {' | '.join(HEADING)} |", f"|{' --- |' * 4}{' ---: |' * (len(HEADING) - 4)}"]
+    for row in report.rows:
+        texts = list(row.texts)
+        if row.verdict == "at least theirs":
+            texts[OURS] = f"🟢 {texts[OURS]}"
+        lines.append(f"| {' | '.join(text.replace('|', '/') for text in texts)} |")
+    return "\n".join(lines) + "\n"
+
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem; padding: 0 1rem;
+  color: #1a202c; background: #fff }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
+th, td { padding: .25rem .6rem; border-bottom: 1px solid #e2e8f0; text-align: right }
+th:nth-child(-n+4), td:nth-child(-n+4) { text-align: left }
+.win { background: #c6f6d5; color: #22543d } .missing { color: #718096; font-style: italic }
+"""
+
+
+def as_html(report: Report) -> str:
+    """The report as one page that needs no other file; everything in it is escaped."""
+    escape = html.escape
+    head = "".join(f"<th>{escape(text)}</th>" for text in HEADING)
+    body = []
+    kinds = {"at least theirs": "win", "not run": "missing"}
+    for row in report.rows:
+        kind = kinds.get(row.verdict, "")
+        cells = [
+            f'<td class="{kind}">{escape(text)}</td>'
+            if kind and number == OURS
+            else f"<td>{escape(text)}</td>"
+            for number, text in enumerate(row.texts)
+        ]
+        body.append(f"<tr>{''.join(cells)}</tr>")
+    notes = "".join(f"<p>{escape(note)}</p>" for note in report.notes)
+    title = escape(f"{report.name}: {report.title}")
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{STYLE}</style></head>\n<body><h1>{title}</h1>{notes}\n<table><thead><tr>{head}"
+        f"</tr></thead><tbody>\n" + "\n".join(body) + "\n</tbody></table></body></html>\n"
+    )
+
+
+def print_report(report: Report) -> None:
+    """On standard output: colours on a terminal, plain text elsewhere."""
+    import sys
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    terminal = sys.stdout.isatty()
+    console = Console(width=None if terminal else 240, highlight=False)
+    table = Table(title=None, box=None, pad_edge=False)
+    for number, text in enumerate(HEADING):
+        table.add_column(text, justify="left" if number < 4 else "right", overflow="fold")
+    styles = {"at least theirs": "green", "not run": "dim"}
+    for row in report.rows:
+        style = styles.get(row.verdict, "")
+        table.add_row(
+            *(Text(text, style if number == OURS else "") for number, text in enumerate(row.texts))
+        )
+    console.print(Text(f"{report.name}: {report.title}", "bold"))
+    console.print(table)
+    for note in report.notes:
+        console.print(Text(note))
+    console.print()

@@ -1,0 +1,169 @@
+"""The recipes: every number of the paper, the paper's settings, what can be asked for."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from derts.errors import DertsError
+from derts.reproduce.job import Folders, make_config, make_jobs, to_run
+from derts.reproduce.paper import paper
+from derts.reproduce.recipe import NAMES, Cell, cells, chosen_names, keep_only, read_recipe
+from derts.reproduce.scale import Scale, parse_datasets
+
+TABLES = {name: read_recipe(name)["paper"] for name in NAMES if name.startswith("table")}
+OURS = {"random": ["random"], "us": ["us"], "ats": ["ats"], "derts": ["paper", "derts"]}
+
+
+def theirs(row: dict[str, Any], strategy: str) -> tuple[Any, ...]:
+    whole = row["dataset"] == "tiered-imagenet" or row["classes"] == 64
+    return (
+        row["dataset"], row["way"], row["shot"], row["backbone"], row["learner"], strategy,
+        0 if whole else row["classes"], row["noise"], row["iterations"], row.get("ratio", 0.3),
+        row.get("weights", True), row["accuracy"], row["ci95"],
+    )  # fmt: skip
+
+
+def ours(cell: Cell) -> tuple[Any, ...]:
+    setting = cell.setting
+    return (
+        setting.dataset, setting.way, setting.shot, setting.backbone, setting.learner,
+        setting.strategy, setting.classes, setting.noise, round(cell.fraction * setting.updates),
+        setting.ratio, setting.weights, cell.paper, cell.paper_interval,
+    )  # fmt: skip
+
+
+def test_there_is_a_recipe_for_every_table_of_the_paper() -> None:
+    assert sorted(TABLES.values()) == sorted(paper()["tables"])
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name != "table2"])
+def test_every_accuracy_of_the_paper_is_one_cell_of_each_of_our_strategies(name: str) -> None:
+    rows = paper()["tables"][TABLES[name]]["cells"]
+    expected = Counter(theirs(row, own) for row in rows for own in OURS[row["strategy"]])
+    found = Counter(ours(cell) for cell in cells(name) if cell.paper is not None)
+    assert found == expected
+    assert set(found.values()) == {1}
+
+
+def test_every_time_of_the_paper_is_one_cell_of_each_of_our_strategies() -> None:
+    rows = paper()["tables"]["table2_time"]["cells"]
+    expected = {
+        (own, row["seconds_per_iteration"]) for row in rows for own in OURS[row["strategy"]]
+    }
+    found = [(cell.setting.strategy, cell.paper) for cell in cells("table2")]
+    assert set(found) == expected
+    assert len(found) == len(expected)
+
+
+def test_the_only_cell_that_is_not_in_the_paper_is_the_ablations_baseline() -> None:
+    extra = [cell for name in TABLES for cell in cells(name) if cell.paper is None]
+    assert [(cell.table, cell.setting.strategy) for cell in extra] == [("table5", "random")]
+
+
+def test_configs_hold_what_the_paper_states() -> None:
+    setup = paper()["setup"]
+    for cell in (cell for name in NAMES for cell in cells(name)):
+        config = make_config(cell.setting, 0, Scale({}))
+        noise, learner = str(cell.setting.noise), config.learner
+        assert config.meta_batch == setup["meta_batch"]
+        assert config.strategy.pool == setup["pool_size"]
+        assert config.strategy.warmup == setup["warmup_iterations_by_noise"][noise][learner.name]
+        assert config.tasks.class_budget == cell.setting.classes
+        assert (config.tasks.noise == "swap") == (cell.setting.noise > 0)
+        if learner.name == "anil":
+            assert learner.inner_steps == setup["inner_steps"]["anil"]
+            assert learner.inner_lr == setup["learning_rates"]["anil"]["inner"]
+        if cell.setting.strategy == "paper" and cell.table != "table5":
+            assert round(config.strategy.ratio * config.strategy.pool) == setup["selected"]
+            assert config.strategy.weights == "counts"
+            dropped = "norm" if cell.setting.noise else "none"
+            assert config.strategy.drop_score == dropped
+            assert config.strategy.drop_value == setup["threshold_multiplier"]
+
+
+def test_no_weights_and_ratios_reach_the_config() -> None:
+    found = {
+        (config.strategy.ratio, config.strategy.weights)
+        for cell in cells("table5")
+        if cell.setting.strategy == "paper"
+        for config in [make_config(cell.setting, 0, Scale({}))]
+    }
+    ratios = {(ratio, "counts") for ratio in (0.1, 0.2, 0.3, 0.5)}
+    assert found == ratios | {(0.3, "none")}
+
+
+def test_tables_share_runs_and_a_run_is_known_by_what_matters(tmp_path: Path) -> None:
+    data = parse_datasets(["mini=stores/mini", "tiered=stores/tiered"])
+    together = [
+        cell for name in ("table1", "table2", "table5", "case-study") for cell in cells(name)
+    ]
+    jobs = make_jobs(together, [0], Scale(data), Folders(tmp_path))
+    alone = make_jobs(cells("table1"), [0], Scale(data), Folders(tmp_path))
+    assert len(to_run(jobs)) == len(to_run(alone)) + 8  # what table 5 adds
+    job = next(iter(alone.values()))
+    folders, dataset = Folders(tmp_path), job.setting.dataset
+    elsewhere = replace(
+        job.config, data="moved", hardware=replace(job.config.hardware, device="cpu"), log_every=3
+    )
+    assert folders.of(job.setting, elsewhere, dataset) == job.folder
+    rounder = replace(job.config, hardware=replace(job.config.hardware, precision="bfloat16"))
+    for other in (rounder, replace(job.config, seed=1), replace(job.config, updates=9)):
+        assert folders.of(job.setting, other, dataset) != job.folder
+
+
+def test_a_run_is_recognised_when_settings_were_added_since(tmp_path: Path) -> None:
+    data = parse_datasets(["mini=stores/mini"])
+    found = keep_only(cells("table3"), ["strategy=derts", "shot=5", "learner=anil"])
+    (job,) = make_jobs(found, [0], Scale(data), Folders(tmp_path)).values()
+    from derts.config_file import to_toml
+
+    folder = tmp_path / "mini-imagenet" / "a-name-of-its-own"
+    folder.mkdir(parents=True)
+    text = to_toml(job.config)
+    assert "weight_cap = 0.0\n" in text
+    (folder / "config.toml").write_text(text.replace("weight_cap = 0.0\n", ""))
+    (again,) = make_jobs(found, [0], Scale(data), Folders(tmp_path)).values()
+    assert again.folder == folder
+    (folder / "config.toml").write_text(text.replace("weight_cap = 0.0\n", "weight_cap = 9.0\n"))
+    (other,) = make_jobs(found, [0], Scale(data), Folders(tmp_path)).values()
+    assert other.folder == job.folder
+
+
+def test_only_random_paper_and_derts_come_before_us_and_ats(tmp_path: Path) -> None:
+    data = parse_datasets(["mini=m", "tiered=t"])
+    jobs = to_run(make_jobs(cells("table1"), range(2), Scale(data), Folders(tmp_path)))
+    late = [job.setting.strategy in ("us", "ats") for job in jobs]
+    assert late == sorted(late)
+    assert any(late)
+    first = [job.config.seed for job in jobs if job.setting.strategy == "derts"]
+    assert first == sorted(first)
+
+
+def test_a_run_is_trained_only_as_far_as_the_cells_asked_for(tmp_path: Path) -> None:
+    found = keep_only(cells("table1"), ["fraction=0.1", "shot=5", "dataset=mini"])
+    jobs = make_jobs(found, [0], Scale(parse_datasets(["mini=m"])), Folders(tmp_path))
+    assert {job.until for job in jobs.values()} == {1000}
+    assert {job.config.updates for job in jobs.values()} == {10000}
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [("learner", "key=value"), ("colour=red", "key=value"), ("shot=7", "shot is 1 or 5")],
+)
+def test_filters_that_make_no_sense(word: str, said: str) -> None:
+    with pytest.raises(DertsError, match=said):
+        keep_only(cells("table1"), [word])
+
+
+def test_names_that_make_no_sense() -> None:
+    assert chosen_names(["all"]) == NAMES
+    with pytest.raises(DertsError, match="did you mean table4"):
+        chosen_names(["tabel4"])
+    with pytest.raises(DertsError, match="nothing to reproduce"):
+        chosen_names([])
+    for words in (["mini"], ["mini=a", "glyphs"], ["omniglot=x"]):
+        with pytest.raises(DertsError, match="--dataset"):
+            parse_datasets(words)
