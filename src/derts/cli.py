@@ -19,6 +19,7 @@ COMMANDS = {
     "data info": ("derts.commands.data:info", "show what a store holds"),
     "data verify": ("derts.commands.data:verify", "check a store against its checksums"),
     "train": ("derts.commands.train:train", "train a few-shot learner and evaluate it"),
+    "report": ("derts.commands.report:report", "one page about runs, for a browser"),
     "diagnose": ("derts.commands.diagnose:diagnose", "how well estimates stand for a pool"),
     "select": ("derts.commands.select:select", "select rows of any matrix, no tasks needed"),
     "evaluate": ("derts.commands.evaluate:evaluate", "evaluate a trained run again"),

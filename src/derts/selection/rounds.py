@@ -11,6 +11,7 @@ from derts.config import StrategyConfig
 from derts.errors import DertsError
 from derts.gradients import estimate_pool, usable_estimates
 from derts.selection.choice import Choice, Pick, Seed, choose, needs_reference
+from derts.selection.record import RoundRecord
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
 from derts.tasks.pool import TaskPool
 
@@ -98,6 +99,14 @@ class PoolTasks(Strategy):
                 "noise": noise_record(pool, choice),
             }
         )
+        if context.keep_round is not None:
+            with clock.phase("record"):
+                rows = estimate.gradients[config.estimate]
+                context.keep_round(
+                    RoundRecord.of(
+                        pool, context.images, rows, estimate, choice, self.round, context.update
+                    )
+                )
         self.round += 1
 
     def _drawn(self, context: Context) -> TaskPool:

@@ -49,6 +49,7 @@ def train(
         evaluation_tasks(config, trainer.split("val"))
     if out is not None:
         run = Run.create(out, config, overwrite=overwrite)
+        trainer.context.keep_round = run.keep_round
     return _finish(trainer, run, quiet)
 
 
@@ -62,6 +63,7 @@ def resume(
         raise DertsError(f"{path} is finished: its result is in {run.path / 'result.json'}")
     run.forget_events_after(trainer.update)
     trainer.log = trainer.context.log = run.log
+    trainer.context.keep_round = run.keep_round
     return _finish(trainer, run, quiet)
 
 
@@ -78,7 +80,7 @@ def _finish(trainer: Trainer, run: Run | None, quiet: bool) -> Result:
     if trainer.update < config.updates:
         raise DertsError(_interrupted(trainer, run))
     evaluation = trainer.evaluate(config.evaluation.split)
-    trainer.log({"event": "evaluation", "update": trainer.update, **_summary(evaluation)})
+    trainer.log(evaluation_event("evaluation", trainer, evaluation))
     result = make_result(trainer, evaluation)
     if run is not None:
         run.write_result(result)
@@ -96,10 +98,7 @@ def _train_in_stretches(
             until = min((trainer.update // step + 1) * step for step in every)
             trainer.train(until, advance, stopping)
             if config.validate_every and trainer.update % config.validate_every == 0:
-                evaluation = trainer.evaluate("val")
-                trainer.log(
-                    {"event": "validation", "update": trainer.update, **_summary(evaluation)}
-                )
+                trainer.log(evaluation_event("validation", trainer, trainer.evaluate("val")))
             at_end = trainer.update == config.updates
             if run is not None and (at_end or trainer.update % config.checkpoint_every == 0):
                 with trainer.clock.phase("checkpoint"):
@@ -129,6 +128,11 @@ def make_result(trainer: Trainer, evaluation: Evaluation) -> Result:
         **_summary(evaluation),
         "accuracies": list(evaluation.accuracies),
     }
+
+
+def evaluation_event(name: str, trainer: Trainer, evaluation: Evaluation) -> Result:
+    """An evaluation as a line of the log."""
+    return {"event": name, "update": trainer.update, **_summary(evaluation)}
 
 
 def _summary(evaluation: Evaluation) -> Result:
