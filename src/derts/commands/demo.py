@@ -66,7 +66,7 @@ def demo(arguments: Sequence[str]) -> None:
     variants = {name: {"strategy": {"name": name}} for name in names}
     warmup = min(config.strategy.warmup, config.updates)
     total = options.seeds * (warmup + len(names) * (config.updates - warmup))
-    with progress("comparing", total, "updates", quiet=options.quiet) as advance:
+    with progress("demo", total, "updates", quiet=options.quiet) as advance:
         found = compare(
             config, variants, range(options.seeds), tables, advance=advance, folder=options.out
         )

@@ -13,7 +13,7 @@ import numpy as np
 
 from derts.data.find import find_source
 from derts.data.journal import Journal
-from derts.data.source import DEFAULT_FRACTIONS, Listing, Source, Split
+from derts.data.source import DEFAULT_FRACTIONS, FileImages, Listing, Source, Split
 from derts.data.store import SplitEntry, StoreDescription, describe_store
 from derts.data.worker import Job, run_jobs
 from derts.data.write import (
@@ -220,6 +220,10 @@ class _Work:
                     )
                 if not keep.all():
                     self._close_gaps(name, keep)
+                if isinstance(split.images, FileImages):
+                    names = [split.images.names[place] for place in np.flatnonzero(keep)]
+                    text = json.dumps(names) + "\n"
+                    (self.partial / f"{name}_names.json").write_text(text, encoding="utf-8")
                 used, labels = np.unique(split.labels[keep], return_inverse=True)
                 classes = tuple(split.class_names[number] for number in used)
                 categories = split.categories

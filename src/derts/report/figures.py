@@ -5,7 +5,9 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,8 @@ class FigureSheet:
         caption, figure = self.figures[name]
         buffer = io.StringIO()
         # a fixed salt and no date: the same report twice is the same file
-        with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": name}
+        with mpl.rc_context(settings), any_letters():
             figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
         text = buffer.getvalue()
         text = text[text.index("<svg") :]
@@ -74,7 +77,8 @@ class FigureSheet:
         paths = []
         for name, (_, figure) in self.figures.items():
             paths.append(folder / f"{name}.png")
-            figure.savefig(paths[-1], dpi=PRINT_DPI, facecolor="white")
+            with any_letters():
+                figure.savefig(paths[-1], dpi=PRINT_DPI, facecolor="white")
         return paths
 
 
@@ -110,6 +114,14 @@ def draw_figures(groups: Sequence[Group]) -> FigureSheet:
 def color_of(number: int) -> str:
     """The colour of the group at a position."""
     return COLORS[number % len(COLORS)]
+
+
+@contextmanager
+def any_letters() -> Iterator[None]:
+    """Names may be in a script that the font lacks: boxes are drawn, and nothing need be said."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .*missing")
+        yield
 
 
 def plain(text: str) -> str:

@@ -19,6 +19,7 @@ from derts.training.interrupt import stop_requests
 from derts.training.loop import Trainer, evaluation_tasks
 
 Result = dict[str, Any]
+Listen = Callable[[Result], None]
 
 
 def train(
@@ -28,10 +29,12 @@ def train(
     tables: Mapping[str, ImageTable] | None = None,
     overwrite: bool = False,
     quiet: bool = False,
+    listen: Listen | None = None,
 ) -> Result:
     """Train by a config, evaluate on its test split, and return the result.
 
-    `out` is the run folder to write (None: keep nothing). The result is what result.json holds:
+    `out` is the run folder to write (None: keep nothing); `listen` hears every event that is
+    logged. The result is what result.json holds:
     config, code version, machine, accuracy with its interval and per task, seconds per phase.
     """
     config = config.resolved()
@@ -41,6 +44,8 @@ def train(
     def log(event: Result) -> None:
         if run is not None:
             run.log(event)
+        if listen is not None:
+            listen(event)
 
     trainer = Trainer(config, tables, log)
     # what the end of the run needs is tried before its beginning
@@ -54,7 +59,11 @@ def train(
 
 
 def resume(
-    path: Path | str, *, tables: Mapping[str, ImageTable] | None = None, quiet: bool = False
+    path: Path | str,
+    *,
+    tables: Mapping[str, ImageTable] | None = None,
+    quiet: bool = False,
+    listen: Listen | None = None,
 ) -> Result:
     """Go on with an interrupted run from its newest checkpoint, as if never interrupted."""
     run = Run.open(path)
@@ -62,7 +71,13 @@ def resume(
     if trainer.update == run.config.updates and (run.path / "result.json").exists():
         raise DertsError(f"{path} is finished: its result is in {run.path / 'result.json'}")
     run.forget_events_after(trainer.update)
-    trainer.log = trainer.context.log = run.log
+
+    def log(event: Result) -> None:
+        run.log(event)
+        if listen is not None:
+            listen(event)
+
+    trainer.log = trainer.context.log = log
     trainer.context.keep_round = run.keep_round
     return _finish(trainer, run, quiet)
 
@@ -124,6 +139,8 @@ def make_result(trainer: Trainer, evaluation: Evaluation) -> Result:
         "seed": trainer.config.seed,
         "updates": trainer.update,
         "tasks_trained": trainer.tasks_trained,
+        "image_shape": list(trainer.images.image_shape),
+        "images": {"count": len(trainer.images), "classes": len(trainer.images.class_names)},
         "seconds": {name: round(value, 4) for name, value in trainer.clock.seconds.items()},
         **_summary(evaluation),
         "accuracies": list(evaluation.accuracies),
