@@ -28,6 +28,7 @@ COMMANDS = {
     "diagnose": ("derts.commands.diagnose:diagnose", "how well estimates stand for a pool"),
     "select": ("derts.commands.select:select", "select rows of any matrix, no tasks needed"),
     "evaluate": ("derts.commands.evaluate:evaluate", "evaluate a trained run again"),
+    "completion": ("derts.commands.completion:completion", "what your shell needs to complete"),
 }
 
 
