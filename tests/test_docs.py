@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,3 +122,15 @@ def test_version_is_the_same_everywhere() -> None:
     assert f'version = "{__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert f"version: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"## {__version__}\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("mkdocs", "material", "mkdocstrings")),
+    reason="the site's programs are not installed: pip install 'derts[docs]'",
+)
+def test_the_site_builds_strictly(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q"]
+    command += ["-f", str(ROOT / "mkdocs.yml"), "-d", str(tmp_path / "site")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "derts.ImageTable" in (tmp_path / "site" / "api" / "index.html").read_text()
