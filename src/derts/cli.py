@@ -99,7 +99,8 @@ def overview(names: Sequence[str] | None = None) -> str:
             "Start with:",
             "  derts train --preset demo                     a few-shot learner on built-in glyphs",
             "  derts data prepare my-photos my-store         your own images, a folder per class",
-            "  derts train --data my-store --tasks.shot 1    train on them",
+            "  derts train --data my-store --out runs/first  train on them",
+            "  derts report runs/first                       what it reached and chose, as a page",
         )
     )
 

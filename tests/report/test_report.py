@@ -151,6 +151,15 @@ def test_a_damaged_record_and_an_empty_run_are_named(demo_folder: Path, tmp_path
         make_report([empty.path])
 
 
+@pytest.mark.parametrize("line", ["[]", '{"event": "update", "update": 3}', '{"update": "x"}'])
+def test_a_foreign_line_in_the_log_is_named(line: str, demo_folder: Path, tmp_path: Path) -> None:
+    odd = copy_of(demo_folder / "random-seed0", tmp_path / "odd")
+    with (odd / "events.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(DertsError, match=r"line \d+ of .*events\.jsonl is no event"):
+        make_report([odd])
+
+
 def test_few_rounds_are_kept_and_read_back(tmp_path: Path) -> None:
     kept = Run.create(tmp_path / "run", TrainConfig())
     for number in range(KEEP_ROUNDS + 2):

@@ -18,7 +18,7 @@ DESCRIPTION = """Print a script that lets your shell complete derts commands and
 
 Examples:
   derts completion bash > ~/.local/share/bash-completion/completions/derts
-  derts completion zsh > ~/.zfunc/_derts         (with fpath+=~/.zfunc before compinit)
+  derts completion zsh > ~/.derts.zsh            (and "source ~/.derts.zsh" in your .zshrc)
   derts completion fish > ~/.config/fish/completions/derts.fish
 """
 
@@ -91,7 +91,8 @@ def bash_script(commands: dict[str, list[str]]) -> str:
 
 def zsh_script(commands: dict[str, list[str]]) -> str:
     """For zsh, which runs bash's completion."""
-    return "#compdef derts\nautoload -U +X bashcompinit && bashcompinit\n" + bash_script(commands)
+    start = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n"
+    return start + bash_script(commands)
 
 
 def fish_script(commands: dict[str, list[str]]) -> str:

@@ -71,7 +71,10 @@ def make_report(
     return Report(_page("\n".join(filter(None, sections)), parts, atlas), figures)
 
 
-BAND = "Lines are means over seeds, bands reach from the lowest seed to the highest."
+BAND = (
+    "Lines are means over seeds, bands reach from the lowest seed to the highest. Strategies train "
+    "on different tasks: compare them by validation and test tasks, which are the same for all."
+)
 
 
 def _heading(groups: Sequence[Group]) -> str:

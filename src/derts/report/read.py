@@ -27,6 +27,11 @@ class RunStory:
         self.config = run.config
         self.events = list(run.events())
         self.result = run.result()
+        for number, event in enumerate(self.events, 1):
+            if not _is_event(event):
+                raise DertsError(
+                    f"line {number} of {run.path / 'events.jsonl'} is no event of a run: remove it"
+                )
 
     @property
     def name(self) -> str:
@@ -189,6 +194,25 @@ def comparison_of(groups: Sequence[Group]) -> Comparison:
             for story in group.runs
             if story.result is not None
         ]
+    )
+
+
+def _is_event(event: object) -> bool:
+    """Whether a line of the log has what is read from its kind."""
+    if not isinstance(event, dict) or not isinstance(event.get("update"), int):
+        return False
+    wanted: dict[str, tuple[str, ...]] = {
+        "update": ("loss", "accuracy"),
+        "validation": ("accuracy",),
+        "round": ("round",),
+    }
+    kind = str(event.get("event"))
+    if not all(isinstance(event.get(name), int | float) for name in wanted.get(kind, ())):
+        return False
+    inner = {"update": "seconds", "round": "noise"}.get(kind)
+    values = event.get(inner) if inner else {}
+    return isinstance(values, dict) and all(
+        value is None or isinstance(value, int | float) for value in values.values()
     )
 
 
