@@ -130,6 +130,11 @@ def inspect(arguments: Sequence[str]) -> None:
     _sheet(images, suspects, names, out / "images.png")
     print_table([HEADING, *(_row(one) for one in classes[:10])])
     print()
+    if sum(one.mistaken * one.seen for one in suspects) < 0.002 * sum(s.seen for s in suspects):
+        notes.append(
+            "hardly an image was mistaken: the model may know this split by heart; look at another "
+            "(--split val), or train for fewer updates"
+        )
     for note in notes:
         print(note)
     print_rows(
