@@ -34,6 +34,7 @@ VARIANTS: dict[str, Values] = {
     "random": {"strategy": {"name": "random"}},
     "paper": PRESETS["paper-noisy"],
     "derts": derts(),
+    "derts-few-images": derts(pool_images=9600),
     "derts-uniform": derts(engine="uniform"),
     "derts-counts": derts(weights="counts"),
     "derts-calibrated": derts(weights="calibrated"),

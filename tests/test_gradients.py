@@ -12,7 +12,13 @@ from derts.clock import Clock
 from derts.config import LearnerConfig, ModelConfig
 from derts.data.table import ImageTable
 from derts.errors import DertsError
-from derts.gradients import ESTIMATES, estimate_gradients, estimate_pool, exact_gradients
+from derts.gradients import (
+    ESTIMATES,
+    estimate_gradients,
+    estimate_pool,
+    exact_gradients,
+    with_random_labels,
+)
 from derts.learners import ANIL, AnyLearner, ProtoNet, build_learner
 from derts.learners.embedding import evaluation_mode
 from derts.tasks import TaskNoise, TaskPool, generator
@@ -188,7 +194,8 @@ def test_small_chunks_give_the_same_answer(name: str) -> None:
 @pytest.mark.parametrize("name", LEARNERS)
 def test_the_reference_is_the_same_images_with_random_labels(name: str) -> None:
     model, pool = learner(name), tasks()
-    found = estimate_pool(model, images(), pool, [], tasks_at_once=2, reference_seed=(1, "noise"))
+    reference = with_random_labels(pool, (1, "noise"))
+    found = estimate_pool(model, images(), pool, [], tasks_at_once=2, reference=reference)
     random = generator((1, "noise"))
     relabelled = replace(
         pool,

@@ -102,6 +102,8 @@ class StrategyConfig:
     """Updates with random tasks before the strategy begins (they count as updates)."""
     pool: int = 3200
     """derts: tasks that are drawn and scored per round."""
+    pool_images: int = 0
+    """Different images that a pool is drawn from: fewer to embed per round (0: all there are)."""
     ratio: float = 0.3
     """derts: share of the pool that is selected."""
     estimate: Literal["logit-theta", "logit", "last-layer", "feature", "error-profile"] = "logit"
@@ -152,6 +154,8 @@ class HardwareConfig:
     """Memory format of images and filters (faster on CPU and GPU)."""
     compile: bool = False
     """torch.compile the backbone: pays off after about a minute of training on a GPU."""
+    fused: bool = True
+    """Run cnn4 by hand-written kernels where they can run (NVIDIA GPU, bfloat16) instead."""
     threads: int = 0
     """CPU threads (0: leave as torch chooses)."""
 
@@ -235,6 +239,7 @@ class TrainConfig:
             ("evaluation.seed", evaluation.seed, 0, 2**63 - 1),
             ("strategy.warmup", strategy.warmup, 0, MANY),
             ("strategy.pool", strategy.pool, 1, MANY),
+            ("strategy.pool-images", strategy.pool_images, 0, MANY),
             ("strategy.ratio", strategy.ratio, 1e-6, 1),
             ("strategy.epsilon", strategy.epsilon, 1e-9, 0.999),
             ("strategy.weight-cap", strategy.weight_cap, 0, 1e9),

@@ -8,7 +8,13 @@ from typing import Any
 import torch
 
 from derts.data.table import ImageTable
-from derts.gradients import PoolEstimate, estimate_pool, exact_gradients, usable_estimates
+from derts.gradients import (
+    PoolEstimate,
+    estimate_pool,
+    exact_gradients,
+    usable_estimates,
+    with_random_labels,
+)
 from derts.learners.base import Learner
 from derts.progress import Progress, silent
 from derts.selection.facility_location import select
@@ -65,7 +71,9 @@ def diagnose(
         exact = exact_gradients(learner, images, pool)
         advance(1, note="exact gradients")
         cheap = [name for name in names if name != "exact"]
-        found = estimate_pool(learner, images, pool, cheap, reference_seed=(seed, "reference"))
+        found = estimate_pool(
+            learner, images, pool, cheap, reference=with_random_labels(pool, (seed, "reference"))
+        )
         found.gradients["exact"] = exact
         rows = []
         for name in names:

@@ -18,7 +18,7 @@ knows neither `last-layer` nor `feature`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -31,11 +31,17 @@ from derts.data.table import ImageTable
 from derts.errors import DertsError
 from derts.learners.anil import ANIL
 from derts.learners.base import Learner, query_losses
-from derts.learners.embedding import TaskFeatures, evaluation_mode, task_features
+from derts.learners.embedding import (
+    TaskFeatures,
+    evaluation_mode,
+    task_features,
+    task_products,
+)
 from derts.learners.maml import MAML
 from derts.learners.own import OwnLearner
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
+from derts.transfer import send
 
 ESTIMATES = ("logit-theta", "logit", "last-layer", "feature", "error-profile", "exact")
 NEED_FEATURES = ("last-layer", "feature")
@@ -85,13 +91,13 @@ def estimate_pool(
     pool: TaskPool,
     estimates: Sequence[str] = ("logit",),
     tasks_at_once: int = 256,
-    reference_seed: int | Sequence[int | str] | None = None,
+    reference: TaskPool | None = None,
     clock: Clock | None = None,
 ) -> PoolEstimate:
     """All named estimates, losses and errors of a pool from one pass, without a graph.
 
     Each different image is embedded once, with running statistics read and left alone. With a
-    `reference_seed` every task is scored a second time with labels drawn from that seed: the
+    `reference`, the pool `with_random_labels`, every task is scored a second time with those: the
     images are not embedded again, so this is cheap, except for MAML. Rows of tasks whose numbers
     overflow are not finite: the caller decides what to do with them. A clock counts the time as
     "embedding" and "estimating".
@@ -100,27 +106,27 @@ def estimate_pool(
     _check(learner, pool, names)
     rows: dict[str, list[Tensor]] = {name: [] for name in names if name != "exact"}
     found: list[_Scores] = []
-    reference: list[_Scores] = []
-    random = None if reference_seed is None else _with_random_labels(pool, reference_seed)
+    by_chance: list[_Scores] = []
     clock = clock or Clock(learner.device)
+    by_products = learner.by_products and not set(names) & set(NEED_FEATURES)
+    classify = _classified_by_products if by_products else _classified
     with clock.phase("estimating"), evaluation_mode(learner):
-        done = 0
-        for part in task_features(learner, images, pool, tasks_at_once, clock):
-            scores, adapted, wrong = _score(learner, part, part.pool)
-            found.append(scores)
+        for part in classify(learner, images, pool, names, reference, tasks_at_once, clock):
+            wrong = _errors(part.logits, part.labels)
+            found.append(_scores(part.logits, part.labels, wrong))
             for name, values in rows.items():
-                values.append(_rows(name, learner, part, adapted, wrong))
-            if random is not None:
-                reference.append(_score(learner, part, random[done : done + len(part.pool)]).scores)
-            done += len(part.pool)
+                values.append(_rows(name, learner, part, wrong))
+            if part.random is not None:
+                logits, labels = part.random
+                by_chance.append(_scores(logits, labels, _errors(logits, labels)))
         clock.settle("estimating")
     gradients = {name: torch.cat(values) for name, values in rows.items()}
     if "exact" in names:
         gradients["exact"] = exact_gradients(learner, images, pool)
     losses, errors, accuracies = map(torch.cat, zip(*found, strict=True))
-    if random is None:
+    if reference is None:
         return PoolEstimate(gradients, losses, errors, accuracies)
-    reference_losses, reference_errors, _ = map(torch.cat, zip(*reference, strict=True))
+    reference_losses, reference_errors, _ = map(torch.cat, zip(*by_chance, strict=True))
     return PoolEstimate(gradients, losses, errors, accuracies, reference_losses, reference_errors)
 
 
@@ -194,25 +200,82 @@ class _Scores(NamedTuple):
     accuracies: Tensor
 
 
-class _Scored(NamedTuple):
-    """`wrong` is p − y [T, Q, way] after adaptation."""
+class _Classified(NamedTuple):
+    """Query logits [T, Q, way] of some tasks after adaptation, and labels [T, Q].
 
-    scores: _Scores
-    adapted: Any
-    wrong: Tensor
+    `start` are the logits before adaptation; `random` logits and labels of the same images
+    labelled at random. `features` and what the learner adapted to them only where they were made.
+    """
+
+    logits: Tensor
+    labels: Tensor
+    start: Tensor | None
+    random: tuple[Tensor, Tensor] | None
+    features: TaskFeatures | None = None
+    adapted: Any = None
 
 
-def _score(learner: Learner[Any], part: TaskFeatures, labelled: TaskPool) -> _Scored:
-    """Adapts to the labels of `labelled`, which need not be those of `part`."""
-    adapted = learner.adapt(part.support, labelled.support_labels.to(learner.device))
-    labels = labelled.query_labels.to(learner.device)
-    logits = learner.logits(adapted, part.query)
+def _classified(
+    learner: Learner[Any],
+    images: ImageTable,
+    pool: TaskPool,
+    names: Sequence[str],
+    random: TaskPool | None,
+    tasks_at_once: int,
+    clock: Clock,
+) -> Iterator[_Classified]:
+    done = 0
+    rule = learner.rule if isinstance(learner, OwnLearner) else learner
+    for part in task_features(learner, images, pool, tasks_at_once, clock):
+        labels = send(part.pool.query_labels, learner.device)
+        adapted = learner.adapt(part.support, send(part.pool.support_labels, learner.device))
+        start = None
+        if "logit-theta" in names and isinstance(rule, ANIL | MAML):
+            start = learner.logits(learner.start(len(labels)), part.query)
+        other = None
+        if random is not None:
+            drawn = random[done : done + len(labels)]
+            to_random = learner.adapt(part.support, send(drawn.support_labels, learner.device))
+            random_labels = send(drawn.query_labels, learner.device)
+            other = learner.logits(to_random, part.query), random_labels
+        done += len(labels)
+        logits = learner.logits(adapted, part.query)
+        yield _Classified(logits, labels, start, other, part, adapted)
+
+
+def _classified_by_products(
+    learner: Learner[Any],
+    images: ImageTable,
+    pool: TaskPool,
+    names: Sequence[str],
+    random: TaskPool | None,
+    tasks_at_once: int,
+    clock: Clock,
+) -> Iterator[_Classified]:
+    done = 0
+    for part, products, start in task_products(learner, images, pool, tasks_at_once, clock):
+        shots = part.support.shape[1]
+
+        def logits(labels: Tensor, products: Tensor = products, start: Tensor = start) -> Tensor:
+            return learner.logits_by_products(products, start, send(labels, learner.device))
+
+        labels = send(part.query_labels, learner.device)
+        other = None
+        if random is not None:
+            drawn = random[done : done + len(part)]
+            other = logits(drawn.support_labels), send(drawn.query_labels, learner.device)
+        done += len(part)
+        before = start[:, shots:] if "logit-theta" in names and isinstance(learner, ANIL) else None
+        yield _Classified(logits(part.support_labels), labels, before, other)
+
+
+def _scores(logits: Tensor, labels: Tensor, wrong: Tensor) -> _Scores:
     losses, accuracies = query_losses(logits, labels)
-    wrong = _errors(logits, labels)
-    return _Scored(_Scores(losses, wrong.norm(dim=-1).sum(1), accuracies), adapted, wrong)
+    return _Scores(losses, wrong.norm(dim=-1).sum(1), accuracies)
 
 
-def _with_random_labels(pool: TaskPool, seed: int | Sequence[int | str]) -> TaskPool:
+def with_random_labels(pool: TaskPool, seed: int | Sequence[int | str]) -> TaskPool:
+    """The same images with labels drawn at random, all equally likely."""
     source = generator(seed)
     return replace(
         pool,
@@ -226,25 +289,23 @@ def _errors(logits: Tensor, labels: Tensor) -> Tensor:
     return logits.softmax(-1) - F.one_hot(labels, logits.shape[-1]).to(logits.dtype)
 
 
-def _rows(
-    name: str, learner: Learner[Any], part: TaskFeatures, adapted: Any, wrong: Tensor
-) -> Tensor:
+def _rows(name: str, learner: Learner[Any], part: _Classified, wrong: Tensor) -> Tensor:
     """One estimate [T, dim] of some tasks; `wrong` is p − y [T, Q, way] after adaptation."""
-    labels = part.pool.query_labels.to(learner.device)
-    rule = learner.rule if isinstance(learner, OwnLearner) else learner
-    if name == "logit-theta" and isinstance(rule, ANIL | MAML):
-        unadapted = learner.logits(learner.start(len(labels)), part.query)
-        return _errors(unadapted, labels).sum(1)
+    if name == "logit-theta" and part.start is not None:
+        return _errors(part.start, part.labels).sum(1)
     if name in ("logit-theta", "logit"):
         return wrong.sum(1)
     if name == "error-profile":
-        given = F.one_hot(labels, wrong.shape[-1]).to(wrong.dtype)
+        given = F.one_hot(part.labels, wrong.shape[-1]).to(wrong.dtype)
         return (given.transpose(1, 2) @ wrong).flatten(1)
+    assert part.features is not None
+    query = part.features.query
     if name == "last-layer":
         # what the last layer multiplies by its weights: ANIL scales its features first
+        rule = learner.rule if isinstance(learner, OwnLearner) else learner
         scale = rule.feature_scale if isinstance(rule, ANIL) else 1.0
-        return (wrong.transpose(1, 2) @ (part.query * scale)).flatten(1)
-    return (_feature_gradients(learner, part.query, adapted, labels) * part.query).mean(1)
+        return (wrong.transpose(1, 2) @ (query * scale)).flatten(1)
+    return (_feature_gradients(learner, query, part.adapted, part.labels) * query).mean(1)
 
 
 def _feature_gradients(

@@ -8,10 +8,10 @@ import torch.nn.functional as F
 
 from derts.config import LearnerConfig, ModelConfig
 from derts.data.table import ImageTable
+from derts.kernels.operations import PIXEL_MEAN, PIXEL_SCALE
 from derts.learners import ANIL, MAML, AnyLearner, ProtoNet, build_learner
-from derts.learners.base import PIXEL_MEAN, PIXEL_SCALE
 from derts.learners.embedding import evaluation_mode, task_features
-from derts.models import BatchNorm
+from derts.models import CNN4, BatchNorm
 from derts.tasks import TaskNoise, TaskPool, generator
 
 SIZE, WAY = 16, 3
@@ -218,3 +218,24 @@ def test_bfloat16_stays_near_float32() -> None:
     torch.testing.assert_close(
         model.outer_loss(images(), tasks()).losses, exact, rtol=0.1, atol=0.05
     )
+
+
+@pytest.mark.parametrize("kind", [ANIL, ProtoNet])
+def test_inner_products_are_all_that_the_logits_need(kind: type[ANIL] | type[ProtoNet]) -> None:
+    model = kind(CNN4(channels=1, image_size=(16, 16), width=4), way=3).double()
+    random = torch.Generator().manual_seed(0)
+    features = torch.rand(6, 9, 4, generator=random).double()
+    labels = torch.randint(2, (6, 4), generator=random)  # the third class has no support image
+    if isinstance(model, ANIL):
+        torch.nn.init.normal_(model.head_weight, generator=random)
+        torch.nn.init.normal_(model.head_bias, generator=random)
+    support, query = features[:, :4], features[:, 4:]
+    expected = model.logits(model.adapt(support, labels), query)  # type: ignore[arg-type]
+    products = features @ support.transpose(1, 2)
+    start = model.start_logits(features.flatten(0, 1)).view(6, 9, -1)
+    found = model.logits_by_products(products, start, labels)
+    torch.testing.assert_close(found.log_softmax(-1), expected.log_softmax(-1))
+    if isinstance(model, ANIL):
+        torch.testing.assert_close(found, expected)
+        before = model.logits(model.start(6), features)
+        torch.testing.assert_close(start, before)

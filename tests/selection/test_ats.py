@@ -1,6 +1,7 @@
 """ATS: what it looks at, what it learns, what it leaves alone."""
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -16,9 +17,15 @@ from derts.config import (
 from derts.data import ImageTable
 from derts.errors import DertsError
 from derts.learners import ANIL, MAML
-from derts.selection.agreement import gradient_agreement
+from derts.selection.agreement import (
+    Candidates,
+    gradient_agreement,
+    look_at,
+    running_statistics,
+)
 from derts.selection.ats import AdaptiveScheduler, Scheduler, sample_in_order
-from derts.tasks import generator
+from derts.selection.strategy import Context
+from derts.tasks import TaskPool, generator
 from derts.training import Trainer
 
 Tables = dict[str, ImageTable]
@@ -112,6 +119,29 @@ def test_the_virtual_step_leaves_the_learner_as_it_was(letters: Tables) -> None:
         assert torch.equal(value, before[key])
 
 
+@pytest.mark.parametrize("name", ["anil", "maml"])
+def test_what_was_looked_at_serves_the_virtual_step(
+    letters: Tables, name: Literal["anil", "maml"]
+) -> None:
+    config = replace(SMALL, learner=replace(SMALL.learner, name=name))
+    trainer = Trainer(config, letters)
+    trainer.train(2)
+    learner, pool, which = trainer.learner, trainer.draw(6, "x", 0), torch.tensor([4, 1])
+    assert isinstance(learner, ANIL | MAML)
+    parameters = list(learner.parameters())
+    with running_statistics(learner):
+        seen = look_at(learner, trainer.images, pool)
+        found = torch.autograd.grad(seen.loss(which), parameters)
+        loss = learner.outer_loss(trainer.images, pool[which]).loss
+        expected = torch.autograd.grad(loss, parameters)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+    for ours, theirs in zip(
+        seen.signs, gradient_agreement(learner, trainer.images, pool), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
 def test_it_learns_to_prefer_clean_tasks(letters: Tables) -> None:
     """Half of the tasks corrupted: the sampling probability of clean ones rises.
 
@@ -138,7 +168,13 @@ def test_it_learns_to_prefer_clean_tasks(letters: Tables) -> None:
         return float(probability[pool.mislabelled() == 0].sum())
 
     before = preference()
-    strategy._reward = lambda context, batch: 1 - float(batch.mislabelled().mean())  # type: ignore[method-assign]
+
+    def reward(
+        context: Context, candidates: Candidates, tried: torch.Tensor, rewarding: TaskPool
+    ) -> float:
+        return 1 - float(candidates.pool[tried].mislabelled().mean())
+
+    strategy._reward = reward  # type: ignore[method-assign]
     for update in range(40, 140):
         trainer.context.update = update
         strategy.next_batch(trainer.context)

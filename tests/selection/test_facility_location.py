@@ -13,9 +13,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from derts.selection import facility_greedy
-from derts.selection.facility_device import DeviceDistances, greedy_without_waiting
+from derts.selection.facility_device import (
+    DeviceDistances,
+    assign_on_device,
+    greedy_without_waiting,
+)
 from derts.selection.facility_distances import Distances
-from derts.selection.facility_engines import lazy
+from derts.selection.facility_engines import assign, lazy
 from derts.selection.facility_greedy import greedy
 from derts.selection.facility_location import Engine, select
 
@@ -153,6 +157,8 @@ def test_the_device_path_is_the_cpu_path(problem: tuple[Points, int]) -> None:
     assert found[0].tolist() == expected.tolist()
     assert found[1].tolist() == gains.tolist()
     assert found[2].tolist() == nearest.tolist()
+    owners = assign_on_device(on_device.kept, found[0], found[2])
+    assert owners.tolist() == assign(on_device, expected, nearest).tolist()
     for distances in (on_device, DeviceDistances(tensor, 0)):
         assert greedy(distances, k, 1.0)[0].tolist() == expected.tolist()
 

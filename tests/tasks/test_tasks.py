@@ -7,7 +7,7 @@ import torch
 
 from derts.data.table import ImageTable
 from derts.errors import DertsError
-from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, generator
+from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, TaskSampler, generator
 
 
 def table(sizes: tuple[int, ...] = (30,) * 12) -> ImageTable:
@@ -153,3 +153,25 @@ def test_impossible_noise_is_refused(bad: tuple[float, float]) -> None:
         TaskNoise(*bad)
     with pytest.raises(DertsError, match="at least 0"):
         SwapNoise(-1.0)
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+def test_a_pool_of_few_images(uneven: bool) -> None:
+    labels = (
+        torch.arange(600) % 10 if not uneven else (torch.arange(600).float().sqrt()).long() % 10
+    )
+    table = ImageTable(torch.zeros(600, 2, 2, 1, dtype=torch.uint8), labels, tuple("abcdefghij"))
+    sampler = TaskSampler(table)
+    pool = sampler.draw(tasks=400, way=5, shot=2, query=3, seed=7, images=100)
+    used = torch.cat((pool.support, pool.query), 1)
+    assert len(used.unique()) == 100
+    assert torch.bincount(labels[used.unique()]).tolist() == [10] * 10
+    true = torch.cat((pool.true_support_labels, pool.true_query_labels), 1)
+    for images, own in zip(used, true, strict=True):
+        assert len(images.unique()) == 25
+        assert len({(int(a), int(b)) for a, b in zip(labels[images], own, strict=True)}) == 5
+    # other pools use other images; asking for more than there are changes nothing
+    other = sampler.draw(tasks=400, way=5, shot=2, query=3, seed=8, images=100)
+    assert len(torch.cat((used, torch.cat((other.support, other.query), 1))).unique()) > 150
+    plain = sampler.draw(tasks=9, way=5, shot=2, query=3, seed=7)
+    assert sampler.draw(tasks=9, way=5, shot=2, query=3, seed=7, images=10**6) == plain

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from derts.errors import DertsError
+from derts.transfer import send
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +84,7 @@ class ImageTable:
 
     def gather(self, indices: torch.Tensor) -> torch.Tensor:
         """Images at integer indices [...] as uint8 [..., height, width, channels]."""
-        flat = indices.reshape(-1).to(self.images.device)
+        flat = send(indices.reshape(-1), self.images.device)
         return self.images.index_select(0, flat).reshape(*indices.shape, *self.image_shape)
 
     def to(self, device: torch.device | str) -> ImageTable:

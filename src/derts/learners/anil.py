@@ -18,6 +18,8 @@ class ANIL(Learner[Head]):
     gives the exact second-order outer gradient and all tasks run as batched products.
     """
 
+    by_products = True
+
     def __init__(
         self,
         backbone: nn.Module,
@@ -56,6 +58,22 @@ class ANIL(Learner[Head]):
     def logits(self, adapted: Head, features: torch.Tensor) -> torch.Tensor:
         weight, bias = adapted
         return (features * self.feature_scale) @ weight.transpose(1, 2) + bias[:, None]
+
+    def start_logits(self, features: torch.Tensor) -> torch.Tensor:
+        return features * self.feature_scale @ self.head_weight.T + self.head_bias
+
+    def logits_by_products(
+        self, products: torch.Tensor, start: torch.Tensor, labels: torch.Tensor
+    ) -> torch.Tensor:
+        shots = labels.shape[1]
+        targets = F.one_hot(labels, self.way).to(products.dtype)
+        # a step moves the head by −lr Σ errors ⊗ (features, 1): the bias adds one to each product
+        products = self.inner_lr * (products * self.feature_scale**2 + 1)
+        errors = torch.zeros_like(targets)
+        for _ in range(self.inner_steps):
+            logits = start[:, :shots] - products[:, :shots] @ errors
+            errors = errors + (logits.softmax(-1) - targets) / shots
+        return start[:, shots:] - products[:, shots:] @ errors
 
     def start(self, tasks: int) -> Head:
         return self.head_weight.expand(tasks, -1, -1), self.head_bias.expand(tasks, -1)

@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from derts.data.table import ImageTable
+from derts.kernels.operations import PIXEL_MEAN, PIXEL_SCALE, FusedOperations
 from derts.models.batch_norm import set_groups
+from derts.models.fused_cnn4 import can_fuse, fused_features
 from derts.tasks.pool import TaskPool
+from derts.transfer import send
 
 Adapted = TypeVar("Adapted")
 Weigh = Callable[[torch.Tensor], torch.Tensor | None]
-
-# One fixed shift and scale for all data sets: nothing to store with a model or to get wrong
-PIXEL_MEAN, PIXEL_SCALE = 116.0, 64.0
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,12 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
     """Adapts to support sets and classifies query sets, all tasks of a batch at once.
 
     `embeds` says whether `features` is a real embedding that does not depend on the task, so
-    that each different image needs to be embedded only once per pool.
+    that each different image needs to be embedded only once per pool. `by_products` says that
+    inner products of features are all that adaptation and classification need.
     """
 
     embeds = True
+    by_products = False
 
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()
@@ -51,6 +53,7 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         self.precision: torch.dtype = torch.float32
         self.per_task_statistics = False
         self.channels_last = True
+        self.fused = False
         self._compiled: Callable[[torch.Tensor], torch.Tensor] | None = None
         self._compiled_tasks = 0
 
@@ -72,6 +75,8 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
 
     def embed(self, images: torch.Tensor) -> torch.Tensor:
         """uint8 [n, height, width, channels] -> features [n, dim]; what torch.compile compiles."""
+        if self.fused and can_fuse(self.backbone, images.shape[1:]):
+            return fused_features(self.backbone, images, FusedOperations()).to(self.dtype)
         with torch.autocast(
             images.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16
         ):
@@ -82,7 +87,7 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         """uint8 [T, n, height, width, channels] -> features [T, n, dim]."""
         if self.per_task_statistics:
             set_groups(self.backbone, len(images))
-        flat = images.to(self.device, non_blocking=True).flatten(0, 1)
+        flat = send(images, self.device).flatten(0, 1)
         compiled = self.training and len(images) == self._compiled_tasks
         run = self._compiled if compiled and self._compiled is not None else self.embed
         return run(flat).reshape(*images.shape[:2], -1)
@@ -96,6 +101,11 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         torch.compiler.reset()
         self._compiled, self._compiled_tasks = torch.compile(self.embed, dynamic=False), tasks
 
+    def captures_on(self, images: ImageTable) -> bool:
+        """Whether updates on these images can be recorded as CUDA graphs: all is on the GPU."""
+        on_gpu = self.fused and images.device == self.device
+        return on_gpu and self.embeds and can_fuse(self.backbone, images.image_shape)
+
     @abstractmethod
     def adapt(self, features: torch.Tensor, labels: torch.Tensor) -> Adapted:
         """Support features [T, S, dim] and labels [T, S] -> whatever `logits` needs."""
@@ -108,6 +118,21 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
     def start(self, tasks: int) -> Adapted:
         """The meta-model without adaptation, for `tasks` tasks."""
 
+    def start_logits(self, features: torch.Tensor) -> torch.Tensor:
+        """Features [n, dim] -> logits [n, way] of the meta-model without adaptation."""
+        raise NotImplementedError
+
+    def logits_by_products(
+        self, products: torch.Tensor, start: torch.Tensor, labels: torch.Tensor
+    ) -> torch.Tensor:
+        """Query logits [T, Q, way] after adaptation to support labels [T, S].
+
+        products [T, S + Q, S] are inner products of each task's features with its support
+        features, start [T, S + Q, way] the `start_logits`. Equal to `logits` of `adapt` but for a
+        constant per query image, which no softmax sees.
+        """
+        raise NotImplementedError
+
     def forward_tasks(
         self, images: ImageTable, pool: TaskPool
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,8 +140,8 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         indices = torch.cat((pool.support, pool.query), 1)
         features = self.features(images.gather(indices))
         support, query = features.tensor_split([pool.support.shape[1]], 1)
-        adapted = self.adapt(support, pool.support_labels.to(self.device, non_blocking=True))
-        labels = pool.query_labels.to(self.device, non_blocking=True)
+        adapted = self.adapt(support, send(pool.support_labels, self.device))
+        labels = send(pool.query_labels, self.device)
         return query_losses(self.logits(adapted, query), labels)
 
     def outer_loss(
@@ -130,7 +155,9 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         losses, accuracies = self.forward_tasks(images, pool)
         if callable(weights):
             weights = weights(losses.detach())
-        weighted = losses if weights is None else losses * weights.to(losses)
+        if weights is not None:
+            weights = send(weights, losses.device).to(losses.dtype)
+        weighted = losses if weights is None else losses * weights
         return Outcome(weighted.mean(), losses.detach(), accuracies)
 
 

@@ -10,11 +10,13 @@ import torch
 
 from derts.clock import Clock
 from derts.data.table import ImageTable
+from derts.kernels import usable_on
 from derts.learners.base import Learner
 from derts.tasks.pool import TaskPool
+from derts.transfer import send
 
 FEATURE_BYTES = 1 << 30  # features held at once
-ON_GPU, ON_CPU = 2048, 256  # images per forward pass
+ON_GPU, ON_CPU = 3200, 256  # images per forward pass
 
 
 class TaskFeatures(NamedTuple):
@@ -23,6 +25,22 @@ class TaskFeatures(NamedTuple):
     pool: TaskPool
     support: torch.Tensor
     query: torch.Tensor
+
+
+class TaskProducts(NamedTuple):
+    """Some tasks of a pool with what `Learner.logits_by_products` wants."""
+
+    pool: TaskPool
+    products: torch.Tensor
+    start: torch.Tensor
+
+
+class _Embedded(NamedTuple):
+    """Features [n, dim] of the images that some tasks name; row of each image, [T, S + Q]."""
+
+    pool: TaskPool
+    features: torch.Tensor
+    places: torch.Tensor
 
 
 @contextmanager
@@ -35,6 +53,19 @@ def evaluation_mode(learner: Learner[Any]) -> Iterator[None]:
             yield
     finally:
         learner.train(was_training)
+
+
+def named_images(indices: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The different ones of indices [...] below `count`, ascending, and where each is in them.
+
+    >>> named_images(torch.tensor([[7, 2], [2, 9]]), 10)
+    (tensor([2, 7, 9]), tensor([[1, 0],
+            [0, 2]]))
+    """
+    # cheaper than sorting
+    present = torch.zeros(count, dtype=torch.bool, device=indices.device)
+    present[indices.flatten()] = True
+    return present.nonzero().squeeze(1), (present.cumsum(0) - 1)[indices]
 
 
 def embed_images(learner: Learner[Any], images: ImageTable, indices: torch.Tensor) -> torch.Tensor:
@@ -53,28 +84,63 @@ def task_features(
 ) -> Iterator[TaskFeatures]:
     """The pool in order, `tasks_at_once` tasks at a time; call inside `evaluation_mode`.
 
-    Images that several tasks share are embedded once, as long as the features of all of them
-    fit into FEATURE_BYTES; a larger pool is embedded in as few pieces as do. A clock counts
-    the time for that as "embedding".
+    A clock counts the time for embedding as "embedding".
     """
-    clock = clock or Clock(learner.device)
     if not learner.embeds:
         for part in pool.split(min(tasks_at_once, 16)):
             support, query = images.gather(part.support), images.gather(part.query)
             yield TaskFeatures(part, learner.features(support), learner.features(query))
         return
+    for part, features, places in _embedded(learner, images, pool, tasks_at_once, clock):
+        for start in range(0, len(part), tasks_at_once):
+            chosen = features[places[start : start + tasks_at_once]]
+            support, query = chosen.tensor_split([pool.support.shape[1]], 1)
+            yield TaskFeatures(part[start : start + tasks_at_once], support, query)
+
+
+def task_products(
+    learner: Learner[Any],
+    images: ImageTable,
+    pool: TaskPool,
+    tasks_at_once: int = 256,
+    clock: Clock | None = None,
+) -> Iterator[TaskProducts]:
+    """As `task_features`, for learners that know `by_products`; parts are as large as can be."""
+    shots = pool.support.shape[1]
+    for part, features, places in _embedded(learner, images, pool, tasks_at_once, clock):
+        start = learner.start_logits(features)[places]
+        if learner.fused and usable_on(features.device) and places.shape[1] <= 256:
+            from derts.kernels.inner_products import inner_products
+
+            yield TaskProducts(part, inner_products(features, places, shots), start)
+            continue
+        products = []
+        for some in places.split(tasks_at_once):
+            chosen = features[some]
+            products.append(chosen @ chosen[:, :shots].transpose(1, 2))
+        yield TaskProducts(part, torch.cat(products), start)
+
+
+def _embedded(
+    learner: Learner[Any],
+    images: ImageTable,
+    pool: TaskPool,
+    tasks_at_once: int,
+    clock: Clock | None,
+) -> Iterator[_Embedded]:
+    """Images that several tasks share are embedded once, as long as the features of all of them
+    fit into FEATURE_BYTES; a larger pool is embedded in as few pieces as do.
+    """
+    clock = clock or Clock(learner.device)
     per_image = int(learner.backbone.dim) * 4  # type: ignore[arg-type]
     per_task = pool.support.shape[1] + pool.query.shape[1]
     piece = len(pool)
     if min(len(images), len(pool) * per_task) * per_image > FEATURE_BYTES:
         piece = max(tasks_at_once, FEATURE_BYTES // (per_image * per_task))
     for part in pool.split(piece):
-        named, places = torch.cat((part.support, part.query), 1).unique(return_inverse=True)
         with clock.phase("embedding"):
+            indices = send(torch.cat((part.support, part.query), 1), learner.device)
+            named, places = named_images(indices, len(images))
             features = embed_images(learner, images, named)
             clock.settle("embedding")
-        places = places.to(features.device)
-        for start in range(0, len(part), tasks_at_once):
-            chosen = features[places[start : start + tasks_at_once]]
-            support, query = chosen.tensor_split([pool.support.shape[1]], 1)
-            yield TaskFeatures(part[start : start + tasks_at_once], support, query)
+        yield _Embedded(part, features, places)

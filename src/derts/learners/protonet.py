@@ -16,6 +16,8 @@ class ProtoNet(Learner[torch.Tensor]):
     far better accuracy than 1.
     """
 
+    by_products = True
+
     def __init__(self, backbone: nn.Module, way: int, distance_divisor: float = 64.0) -> None:
         super().__init__(backbone)
         self.way = way
@@ -27,15 +29,29 @@ class ProtoNet(Learner[torch.Tensor]):
         A class that label noise left without support images gets the mean of the whole support
         set: it stays finite and prefers no class.
         """
-        members = F.one_hot(labels, self.way).to(features.dtype)  # [T, S, way]
-        counts = members.sum(1)[..., None]
-        means = members.transpose(1, 2) @ features / counts.clamp(min=1)
-        return torch.where(counts > 0, means, features.mean(1, keepdim=True))
+        return self._shares(labels, features.dtype).transpose(1, 2) @ features
+
+    def _shares(self, labels: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """[T, S, way]: how much each support image counts for each prototype."""
+        members = F.one_hot(labels, self.way).to(dtype)
+        counts = members.sum(1, keepdim=True)
+        return torch.where(counts > 0, members / counts.clamp(min=1), 1 / labels.shape[1])
 
     def logits(self, adapted: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
         cross = features @ adapted.transpose(1, 2)
         lengths = features.square().sum(-1)[..., None] + adapted.square().sum(-1)[:, None]
         return (2 * cross - lengths) / self.distance_divisor
+
+    def start_logits(self, features: torch.Tensor) -> torch.Tensor:
+        return features.new_zeros(len(features), self.way)
+
+    def logits_by_products(
+        self, products: torch.Tensor, start: torch.Tensor, labels: torch.Tensor
+    ) -> torch.Tensor:
+        shots, shares = labels.shape[1], self._shares(labels, products.dtype)
+        cross = products @ shares  # of each image with each prototype
+        lengths = (cross[:, :shots] * shares).sum(1, keepdim=True)
+        return (2 * cross[:, shots:] - lengths) / self.distance_divisor
 
     def start(self, tasks: int) -> torch.Tensor:
         """No class is known before the support set is seen: all prototypes alike."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -11,9 +13,15 @@ from torch.func import grad, vmap
 from derts.data.table import ImageTable
 from derts.learners.anil import ANIL
 from derts.learners.base import query_losses
-from derts.learners.embedding import TaskFeatures, evaluation_mode, task_features
+from derts.learners.embedding import (
+    TaskFeatures,
+    evaluation_mode,
+    named_images,
+    task_features,
+)
 from derts.learners.maml import MAML
 from derts.tasks.pool import TaskPool
+from derts.transfer import send
 
 Layers = list[torch.Tensor]
 
@@ -33,6 +41,57 @@ class Agreement(NamedTuple):
     def cpu(self) -> Agreement:
         """The same in main memory."""
         return Agreement(*(values.float().cpu() for values in self))
+
+
+class Candidates(NamedTuple):
+    """Tasks that were looked at, and what was seen.
+
+    loss(which) is the mean outer loss of the tasks at indices `which`, with a graph.
+    """
+
+    pool: TaskPool
+    signs: Agreement
+    loss: Callable[[torch.Tensor], torch.Tensor]
+
+
+@contextmanager
+def running_statistics(learner: ANIL | MAML) -> Iterator[None]:
+    """BatchNorm reads its running statistics and leaves them alone; restored afterwards."""
+    was_training = learner.training
+    learner.eval()
+    try:
+        yield
+    finally:
+        learner.train(was_training)
+
+
+def look_at(learner: ANIL | MAML, images: ImageTable, pool: TaskPool) -> Candidates:
+    """Signs of all tasks, and their losses for later; call within `running_statistics`.
+
+    ANIL embeds every different image once, with a graph: whichever tasks' loss is asked for, the
+    forward pass has been made.
+    """
+    if isinstance(learner, MAML):
+        signs = gradient_agreement(learner, images, pool)
+        return Candidates(pool, signs, lambda which: learner.outer_loss(images, pool[which]).loss)
+    indices = send(torch.cat((pool.support, pool.query), 1), learner.device)
+    named, places = named_images(indices, len(images))
+    features = learner.features(images.gather(named)[None])[0]
+    shots = pool.support.shape[1]
+
+    def part(which: torch.Tensor | slice, graph: bool) -> TaskFeatures:
+        chosen = (features if graph else features.detach())[places[which]]
+        return TaskFeatures(pool[which], chosen[:, :shots], chosen[:, shots:])
+
+    def loss(which: torch.Tensor) -> torch.Tensor:
+        some = part(which, graph=True)
+        adapted = learner.adapt(some.support, send(some.pool.support_labels, learner.device))
+        labels = send(some.pool.query_labels, learner.device)
+        return query_losses(learner.logits(adapted, some.query), labels)[0].mean()
+
+    with torch.no_grad():
+        signs = _compare(*_of_head(learner, part(slice(None), graph=False)))
+    return Candidates(pool, signs, loss)
 
 
 def gradient_agreement(learner: ANIL | MAML, images: ImageTable, pool: TaskPool) -> Agreement:
@@ -58,8 +117,8 @@ def _compare(losses: torch.Tensor, support: Layers, query: Layers) -> Agreement:
 
 def _of_head(learner: ANIL, part: TaskFeatures) -> tuple[torch.Tensor, Layers, Layers]:
     device = learner.device
-    support_labels = part.pool.support_labels.to(device)
-    query_labels = part.pool.query_labels.to(device)
+    support_labels = send(part.pool.support_labels, device)
+    query_labels = send(part.pool.query_labels, device)
 
     def gradient(features: torch.Tensor, labels: torch.Tensor, logits: torch.Tensor) -> Layers:
         wrong = logits.softmax(-1) - F.one_hot(labels, learner.way).to(logits.dtype)

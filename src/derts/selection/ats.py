@@ -8,6 +8,7 @@ validation classes, not from training images.
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -18,10 +19,11 @@ from derts.errors import DertsError
 from derts.evaluation import evaluate
 from derts.learners.anil import ANIL
 from derts.learners.maml import MAML
-from derts.selection.agreement import Agreement, gradient_agreement
+from derts.selection.agreement import Agreement, Candidates, look_at, running_statistics
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
+from derts.threads import one_thread
 
 CANDIDATES = 5  # × the meta-batch
 LEAST_TEMPERATURE, COOLING = 0.1, 0.99
@@ -74,6 +76,9 @@ class AdaptiveScheduler(Strategy):
         self.optimiser = torch.optim.Adam(self.scheduler.parameters(), lr=LEARNING_RATE)
         self.baseline: float | None = None
         self.steps = 0
+        self._images_per_task = 0
+        self._ahead: tuple[int, Future[tuple[TaskPool, TaskPool]]] | None = None
+        self._drawer = ThreadPoolExecutor(1, "derts-draw")
 
     def check(self, context: Context) -> None:
         if not isinstance(context.learner, ANIL | MAML):
@@ -89,21 +94,45 @@ class AdaptiveScheduler(Strategy):
             return MetaBatch(context.draw(context.meta_batch, "batch", context.update))
         random = generator((context.seed, "ats", context.update))
         with context.clock.phase("pool"):
-            count = CANDIDATES * context.meta_batch
-            candidates = context.draw(count, "candidates", context.update)
-        with context.clock.phase("estimating"):
-            assert isinstance(context.learner, ANIL | MAML)
-            signs = gradient_agreement(context.learner, context.images, candidates).cpu()
-        with context.clock.phase("selecting"):
-            scores = self.scheduler(signs, context.progress)
-            tried, likelihood = sample_in_order(scores, context.meta_batch, random)
-            self._learn(self._reward(context, candidates[tried]), likelihood)
-            with torch.no_grad():
-                temperature = max(LEAST_TEMPERATURE, COOLING**self.steps)
-                scores = self.scheduler(signs, context.progress) / temperature
-                chosen, _ = sample_in_order(scores, context.meta_batch, random)
+            candidates, rewarding = self._drawn(context)
+        assert isinstance(context.learner, ANIL | MAML)
+        with running_statistics(context.learner):
+            with context.clock.phase("estimating"):
+                looked_at = look_at(context.learner, context.images, candidates)
+                signs = looked_at.signs.cpu()
+            with context.clock.phase("selecting"), one_thread():
+                scores = self.scheduler(signs, context.progress)
+                tried, likelihood = sample_in_order(scores, context.meta_batch, random)
+                self._learn(self._reward(context, looked_at, tried, rewarding), likelihood)
+        with context.clock.phase("selecting"), one_thread(), torch.no_grad():
+            temperature = max(LEAST_TEMPERATURE, COOLING**self.steps)
+            scores = self.scheduler(signs, context.progress) / temperature
+            chosen, _ = sample_in_order(scores, context.meta_batch, random)
             self.steps += 1
         return MetaBatch(candidates[chosen])
+
+    def _drawn(self, context: Context) -> tuple[TaskPool, TaskPool]:
+        """Candidates and reward tasks, drawn while the last update ran; then start on the next."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead[0] != context.update:
+            drawn = self._draw(context, context.update)
+        else:
+            drawn = ahead[1].result()
+        following = context.update + 1
+        self._ahead = following, self._drawer.submit(self._draw, context, following)
+        return drawn
+
+    def _draw(self, context: Context, update: int) -> tuple[TaskPool, TaskPool]:
+        """Candidates share as many different images as one meta-batch has, to cost less."""
+        assert context.draw_validation is not None
+        if not self._images_per_task:
+            task = context.draw(1, "check", 0)
+            self._images_per_task = task.support.shape[1] + task.query.shape[1]
+        images = context.meta_batch * self._images_per_task
+        count = CANDIDATES * context.meta_batch
+        candidates = context.draw(count, "candidates", update, images)
+        rewarding = context.draw_validation(context.meta_batch, "reward", update, images // 4)
+        return candidates, rewarding
 
     def _learn(self, reward: float, likelihood: torch.Tensor) -> None:
         """One REINFORCE step with a running mean of rewards as baseline."""
@@ -113,29 +142,21 @@ class AdaptiveScheduler(Strategy):
         self.optimiser.step()
         self.baseline = BASELINE_MOMENTUM * baseline + (1 - BASELINE_MOMENTUM) * reward
 
-    def _reward(self, context: Context, batch: TaskPool) -> float:
-        """Accuracy on validation tasks (0 … 1) after one SGD step on the batch, then undone.
-
-        BatchNorm reads its running statistics meanwhile, so that nothing else is left behind.
-        """
+    def _reward(
+        self, context: Context, candidates: Candidates, tried: torch.Tensor, rewarding: TaskPool
+    ) -> float:
+        """Accuracy on validation tasks (0 … 1) after one SGD step on those tried, then undone."""
         assert context.validation_images is not None
-        assert context.draw_validation is not None
         learner: Any = context.learner
         parameters = [value for value in learner.parameters() if value.requires_grad]
-        learner.eval()
-        try:
-            loss = learner.outer_loss(context.images, batch).loss
-            steps = torch.autograd.grad(loss, parameters)
-            kept = [value.detach().clone() for value in parameters]
-            with torch.no_grad():
-                for value, step in zip(parameters, steps, strict=True):
-                    value.sub_(step, alpha=learner.inner_lr)
-                tasks = context.draw_validation(context.meta_batch, "reward", context.update)
-                found = evaluate(learner, context.validation_images, tasks)
-                for value, before in zip(parameters, kept, strict=True):
-                    value.copy_(before)
-        finally:
-            learner.train()
+        steps = torch.autograd.grad(candidates.loss(tried), parameters)
+        kept = [value.detach().clone() for value in parameters]
+        with torch.no_grad():
+            for value, step in zip(parameters, steps, strict=True):
+                value.sub_(step, alpha=learner.inner_lr)
+            found = evaluate(learner, context.validation_images, rewarding)
+            for value, before in zip(parameters, kept, strict=True):
+                value.copy_(before)
         return found.mean / 100
 
     def state_dict(self) -> State:

@@ -1,4 +1,4 @@
-"""Facility location on an accelerator: torch only, the arithmetic where the points are."""
+"""Facility location on an accelerator: the arithmetic where the points are."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from derts.kernels import usable_on
 from derts.selection.facility_distances import factors, rounder, unit_points
 from derts.selection.facility_matrix import Doubles, Entries, Floats, Integers
 
 BLOCK_ENTRIES = 1 << 26
+KERNEL_ROWS = 1 << 14  # each of the kernel's programs holds a number for every row
+WITHOUT_WAITING_ROWS = 8192  # more, and summing everything for each pick no longer pays
 
 
 class DeviceDistances:
@@ -91,6 +94,37 @@ class DeviceDistances:
             values.append(block[mask].cpu().numpy())
         begins = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
         return np.concatenate(columns), np.concatenate(values), begins
+
+
+def most_rows(device: torch.device) -> int:
+    """Up to how many rows `greedy_on_device` is the best engine."""
+    return KERNEL_ROWS if usable_on(device) else WITHOUT_WAITING_ROWS
+
+
+def greedy_on_device(matrix: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Exact greedy on a kept matrix [N, N], nothing read back: by one kernel where it can run."""
+    if usable_on(matrix.device):
+        from derts.kernels.greedy import greedy
+
+        return greedy(matrix, k)
+    return greedy_without_waiting(matrix, k)
+
+
+def assign_on_device(matrix: Tensor, picks: Tensor, nearest: Tensor) -> Tensor:
+    """Position in ``picks`` [K] of each row's nearest pick, int64 [N]; ties as everywhere.
+
+    >>> matrix = (torch.tensor([[0.0], [1.0], [5.0]]) - torch.tensor([0.0, 1.0, 5.0])).abs()
+    >>> picks, _, nearest = greedy_without_waiting(matrix, 2)
+    >>> assign_on_device(matrix, picks, nearest)
+    tensor([0, 0, 1])
+    """
+    count = len(matrix)
+    at_nearest = matrix.index_select(0, picks) == nearest
+    owner = torch.where(at_nearest, picks[:, None], count).amin(0)
+    owner[picks] = picks  # a pick stands for itself
+    position = torch.empty(count, dtype=torch.int64, device=matrix.device)
+    position[picks] = torch.arange(len(picks), device=matrix.device)
+    return position[owner]
 
 
 def greedy_without_waiting(matrix: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from derts.errors import DertsError
-from derts.selection.facility_device import DeviceDistances, greedy_without_waiting
+from derts.selection.facility_device import (
+    DeviceDistances,
+    assign_on_device,
+    greedy_on_device,
+    most_rows,
+)
 from derts.selection.facility_distances import Distances
 from derts.selection.facility_engines import Picks, assign, lazy, stochastic
 from derts.selection.facility_greedy import greedy
@@ -23,7 +28,6 @@ from derts.selection.facility_selection import Selection
 
 __all__ = ["Engine", "Selection", "select", "select_file"]
 
-WITHOUT_WAITING_ROWS = 8192  # more, and summing everything for each pick no longer pays
 Engine = Literal["greedy", "lazy", "stochastic"]
 
 
@@ -65,8 +69,14 @@ def select(
         distances = Distances(points, memory_limit_gib)
     else:
         distances = DeviceDistances(points, memory_limit_gib)
-    picks, gains, nearest = _pick(distances, k, engine, epsilon, seed, memory_limit_gib)
-    assignment = assign(distances, picks, nearest)
+    kept = distances.kept if isinstance(distances, DeviceDistances) else None
+    if engine == "greedy" and kept is not None and count <= most_rows(kept.device):
+        on_device = greedy_on_device(kept, k)
+        assignment = assign_on_device(kept, on_device[0], on_device[2]).cpu().numpy()
+        picks, gains, nearest = (values.cpu().numpy() for values in on_device)
+    else:
+        picks, gains, nearest = _pick(distances, k, engine, epsilon, seed, memory_limit_gib)
+        assignment = assign(distances, picks, nearest)
     return Selection(
         indices=torch.from_numpy(picks),
         weights=torch.from_numpy(np.bincount(assignment, minlength=k).astype(np.float32)),
@@ -89,10 +99,6 @@ def _pick(
         return lazy(distances, k)
     if engine == "stochastic":
         return stochastic(distances, k, epsilon, seed)
-    kept = distances.kept if isinstance(distances, DeviceDistances) else None
-    if kept is not None and len(kept) <= WITHOUT_WAITING_ROWS:
-        picks, gains, nearest = greedy_without_waiting(kept, k)
-        return picks.cpu().numpy(), gains.cpu().numpy(), nearest.cpu().numpy()
     return greedy(distances, k, memory_limit_gib)
 
 

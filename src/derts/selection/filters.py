@@ -58,7 +58,7 @@ def find_noisy(
     automatic   find out whether there are noisy tasks, and how many; `value` is not used
 
     Automatic asks `reference` [any number] first, scores of the same images with random labels
-    (`estimate_pool(…, reference_seed=…)`): the share of the pool that scores like these, and the
+    (`gradients.with_random_labels`): the share of the pool that scores like these, and the
     threshold that costs least, a noisy task kept counting as two clean ones dropped. Without a
     reference, or where the upper of two modes scores lower than random labels do, it drops the
     upper mode: Hartigan's dip says whether there are two, the valley of a kernel density where

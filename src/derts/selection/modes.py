@@ -40,13 +40,14 @@ def find_dip(ordered: Numbers) -> Dip:
     x = (ordered[chosen] - ordered[0]) / (ordered[-1] - ordered[0])
     below, above = chosen / count, 1 - (chosen + 1) / count
 
+    rising, falling = _Minorants(x, below), _Minorants(-x[::-1], above[::-1])
+
     def left(mode: int) -> tuple[float, int]:
-        gaps = _above_convex(x[: mode + 1], below[: mode + 1])
-        return float(gaps.max()), int(gaps.argmax())
+        return rising.worst(mode)
 
     def right(mode: int) -> tuple[float, int]:
-        gaps = _above_convex(-x[mode:][::-1], above[mode:][::-1])
-        return float(gaps.max()), len(x) - 1 - int(gaps.argmax())
+        gap, place = falling.worst(len(x) - 1 - mode)
+        return gap, len(x) - 1 - place
 
     low, high = 0, len(x) - 1
     while high - low > 1:
@@ -61,19 +62,33 @@ def find_dip(ordered: Numbers) -> Dip:
     return Dip(math.sqrt(count) * dip, float(ordered[chosen[start]]), float(ordered[chosen[end]]))
 
 
-def _above_convex(x: Numbers, y: Numbers) -> Numbers:
-    """How far the points (x ascending, y) lie above their greatest convex minorant."""
-    corners: list[int] = []
-    xs, ys = x.tolist(), y.tolist()
-    for here in range(len(xs)):
-        while len(corners) > 1:
-            a, b = corners[-2], corners[-1]
-            if (ys[b] - ys[a]) * (xs[here] - xs[a]) < (ys[here] - ys[a]) * (xs[b] - xs[a]):
-                break
-            corners.pop()
-        corners.append(here)
-    gaps: Numbers = y - np.interp(x, x[corners], y[corners])
-    return gaps
+class _Minorants:
+    """Greatest convex minorants of the first points (x ascending, y), for every number of them."""
+
+    def __init__(self, x: Numbers, y: Numbers) -> None:
+        self.x, self.y = x, y
+        self.before: list[int] = []  # the corner before each point when it is the last one
+        corners: list[int] = []
+        xs, ys = x.tolist(), y.tolist()
+        for here in range(len(xs)):
+            while len(corners) > 1:
+                a, b = corners[-2], corners[-1]
+                if (ys[b] - ys[a]) * (xs[here] - xs[a]) < (ys[here] - ys[a]) * (xs[b] - xs[a]):
+                    break
+                corners.pop()
+            self.before.append(corners[-1] if corners else -1)
+            corners.append(here)
+
+    def worst(self, last: int) -> tuple[float, int]:
+        """How far, and where, the points up to `last` lie highest above their minorant."""
+        corners = [last]
+        while self.before[corners[-1]] >= 0:
+            corners.append(self.before[corners[-1]])
+        corners.reverse()
+        x, y = self.x[: last + 1], self.y[: last + 1]
+        gaps = y - np.interp(x, x[corners], y[corners])
+        place = int(gaps.argmax())
+        return float(gaps[place]), place
 
 
 def find_valley(ordered: Numbers, dip: Dip) -> float:

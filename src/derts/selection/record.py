@@ -62,10 +62,10 @@ class RoundRecord:
         return RoundRecord(
             place=two_dimensions(gradients[part]).cpu(),
             loss=estimate.losses[part].float().cpu(),
-            weight=choice.weights[part].float(),
+            weight=choice.weights[part].float().cpu(),
             selected=selected[part],
             dropped=choice.drop[part].cpu(),
-            mislabelled=pool.mislabelled()[part],
+            mislabelled=pool.mislabelled()[part].cpu(),
             number=number,
             update=update,
             digest=pool_digest(pool, images),

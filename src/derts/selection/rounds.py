@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from derts.config import StrategyConfig
 from derts.errors import DertsError
-from derts.gradients import estimate_pool, usable_estimates
+from derts.gradients import estimate_pool, usable_estimates, with_random_labels
 from derts.selection.choice import Choice, Pick, Seed, choose, needs_reference
 from derts.selection.record import RoundRecord
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
 from derts.tasks.pool import TaskPool
+
+
+class Drawn(NamedTuple):
+    """A pool, the share of wrong labels of each of its tasks (for the log), and the same pool
+    labelled at random, where the drop rule asks for it.
+    """
+
+    pool: TaskPool
+    wrong: torch.Tensor
+    reference: TaskPool | None
 
 
 class PoolTasks(Strategy):
@@ -30,7 +40,7 @@ class PoolTasks(Strategy):
         self.batches: list[torch.Tensor] = []
         self.weights = torch.zeros(0)
         self._pool: TaskPool | None = None
-        self._ahead: Future[TaskPool] | None = None
+        self._ahead: Future[Drawn] | None = None
         self._drawer = ThreadPoolExecutor(1, "derts-draw")
 
     def check(self, context: Context) -> None:
@@ -47,7 +57,7 @@ class PoolTasks(Strategy):
         if self.position == len(self.batches):
             self._start_round(context)
         if self._pool is None:  # a resumed run: the pool is drawn again from its seed
-            self._pool = context.draw(self.config.pool, "pool", self.round - 1)
+            self._pool = self._draw(context, self.round - 1).pool
         chosen = self.batches[self.position]
         self.position += 1
         return MetaBatch(self._pool[chosen], self.weights[chosen])
@@ -71,14 +81,13 @@ class PoolTasks(Strategy):
         clock.settle("update")
         before = dict(clock.seconds)
         with clock.phase("pool"):
-            pool = self._drawn(context)
-        reference = (context.seed, "reference", self.round) if needs_reference(config) else None
+            pool, wrong, reference = self._drawn(context)
         estimate = estimate_pool(
             context.learner,
             context.images,
             pool,
             (config.estimate,),
-            reference_seed=reference,
+            reference=reference,
             clock=clock,
         )
         with clock.phase("selecting"):
@@ -96,7 +105,7 @@ class PoolTasks(Strategy):
                 "update": context.update,
                 "seconds": {name: value for name, value in spent.items() if value},
                 **choice.record(),
-                "noise": noise_record(pool, choice),
+                "noise": noise_record(wrong, choice),
             }
         )
         if context.keep_round is not None:
@@ -109,22 +118,27 @@ class PoolTasks(Strategy):
                 )
         self.round += 1
 
-    def _drawn(self, context: Context) -> TaskPool:
+    def _drawn(self, context: Context) -> Drawn:
         """This round's pool, drawn while the last round trained; then start on the next one."""
         ahead, self._ahead = self._ahead, None
-        pool = (
-            context.draw(self.config.pool, "pool", self.round) if ahead is None else ahead.result()
-        )
-        self._ahead = self._drawer.submit(context.draw, self.config.pool, "pool", self.round + 1)
-        return pool
+        drawn = self._draw(context, self.round) if ahead is None else ahead.result()
+        self._ahead = self._drawer.submit(self._draw, context, self.round + 1)
+        return drawn
+
+    def _draw(self, context: Context, number: int) -> Drawn:
+        images = (self.config.pool_images,) if self.config.pool_images else ()
+        pool = context.draw(self.config.pool, "pool", number, *images)
+        reference = None
+        if needs_reference(self.config):
+            reference = with_random_labels(pool, (context.seed, "reference", number))
+        return Drawn(pool, pool.mislabelled(), reference)
 
 
-def noise_record(pool: TaskPool, choice: Choice) -> dict[str, Any]:
+def noise_record(wrong: torch.Tensor, choice: Choice) -> dict[str, Any]:
     """Share of wrong labels in the pool, in what was selected, looks noisy, and is trained on.
 
-    For the log alone: no strategy decides by the true labels.
+    `wrong` [N] is that of each task. For the log alone: no strategy decides by the true labels.
     """
-    wrong = pool.mislabelled()
 
     def share(which: torch.Tensor) -> float | None:
         return round(float(wrong[which].mean()), 6) if len(wrong[which]) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 State = dict[str, Any]
 
 
+class Draw(Protocol):
+    """Draws tasks for a named purpose; `number` tells the pools of one purpose apart."""
+
+    def __call__(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool: ...
+
+
 @dataclass(frozen=True)
 class MetaBatch:
     """Tasks of one update; `weights` [T], mean 1 by convention (None: all alike)."""
@@ -32,16 +38,16 @@ class MetaBatch:
 class Context:
     """What a strategy may look at.
 
-    draw(tasks, name, number) gives a fresh pool, the same for the same arguments; `update` is
-    the number of updates made so far, `progress` their share of the run; `log` takes events for
-    the run's record, `keep_round` what a round decided task by task (None: nobody asked).
-    Validation images and tasks (clean) are for strategies that need them: they see classes that
-    the others do not.
+    draw(tasks, name, number) gives a fresh pool, the same for the same arguments, and
+    draw(…, images) one of about so many different images; `update` is the number of updates made
+    so far, `progress` their share of the run; `log` takes events for the run's record,
+    `keep_round` what a round decided task by task (None: nobody asked). Validation images and
+    tasks (clean) are for strategies that need them: they see classes that the others do not.
     """
 
     learner: Learner[Any]
     images: ImageTable
-    draw: Callable[[int, str, int], TaskPool]
+    draw: Draw
     meta_batch: int
     seed: int = 0
     update: int = 0
@@ -49,7 +55,7 @@ class Context:
     log: Callable[[dict[str, Any]], None] = lambda event: None
     progress: float = 0.0
     validation_images: ImageTable | None = None
-    draw_validation: Callable[[int, str, int], TaskPool] | None = None
+    draw_validation: Draw | None = None
     keep_round: Callable[[RoundRecord], None] | None = None
 
 

@@ -36,12 +36,23 @@ class TaskSampler:
         query: int,
         seed: int | Sequence[int | str],
         noise: Noise | None = None,
+        images: int = 0,
     ) -> TaskPool:
-        """`tasks` tasks of way × (shot + query) different images; see TaskPool.sample."""
+        """`tasks` tasks of way × (shot + query) different images; see TaskPool.sample.
+
+        With `images`, all tasks together use about that many different ones, drawn evenly from
+        all classes: any one task is as likely as without, but a pool costs less to embed.
+        """
         self._check(tasks, way, shot, query)
         random = generator(seed)
         classes = _choose(torch.ones(len(self.sizes)), tasks, way, random)
-        slots = self._choose_images(classes, shot + query, random)
+        indices, sizes = self.indices, self.sizes
+        each = max(shot + query, images // len(sizes))
+        if images and each < indices.shape[1]:
+            allowed = torch.arange(indices.shape[1])[None] < sizes[:, None]
+            some = _choose(allowed, len(sizes), each, random)
+            indices, sizes = indices.gather(1, some), sizes.clamp(max=each)
+        slots = _choose_images(indices, sizes, classes, shot + query, random)
         true_labels = torch.arange(way)[None, :, None].expand_as(slots).contiguous()
         labels = true_labels
         if noise is not None:
@@ -70,6 +81,7 @@ class TaskSampler:
                 "seed": str(seed),
                 "classes": self.classes,
                 "noise": None if noise is None else repr(noise),
+                **({"images": images} if images else {}),
             },
         )
 
@@ -92,20 +104,26 @@ class TaskSampler:
                 f"--min-images {shot + query}), or lower shot or query"
             )
 
-    def _choose_images(
-        self, classes: torch.Tensor, count: int, random: torch.Generator
-    ) -> torch.Tensor:
-        """int64 [tasks, way, count]: different image indices of each task's classes."""
-        flat, most = classes.reshape(-1), self.indices.shape[1]
-        if bool((self.sizes == most).all()):
-            positions = _choose(torch.ones(most), len(flat), count, random)
-        else:
-            allowed = torch.arange(most)[None] < self.sizes[:, None]
-            parts = flat.split(max(1, CHUNK // most))
-            positions = torch.cat(
-                [_choose(allowed[part], len(part), count, random) for part in parts]
-            )
-        return self.indices[flat[:, None], positions].reshape(*classes.shape, count)
+
+def _choose_images(
+    indices: torch.Tensor,
+    sizes: torch.Tensor,
+    classes: torch.Tensor,
+    count: int,
+    random: torch.Generator,
+) -> torch.Tensor:
+    """int64 [tasks, way, count]: different images of each task's classes.
+
+    indices: [classes, most images], of which the first `sizes` [classes] of each row count.
+    """
+    flat, most = classes.reshape(-1), indices.shape[1]
+    if bool((sizes == most).all()):
+        positions = _choose(torch.ones(most), len(flat), count, random)
+    else:
+        allowed = torch.arange(most)[None] < sizes[:, None]
+        parts = flat.split(max(1, CHUNK // most))
+        positions = torch.cat([_choose(allowed[part], len(part), count, random) for part in parts])
+    return indices[flat[:, None], positions].reshape(*classes.shape, count)
 
 
 def _choose(allowed: torch.Tensor, rows: int, count: int, random: torch.Generator) -> torch.Tensor:

@@ -15,10 +15,12 @@ from derts.data.table import ImageTable
 from derts.errors import DertsError
 from derts.evaluation import Evaluation, evaluate
 from derts.learners import build_learner
+from derts.learners.base import Outcome
 from derts.progress import Advance
 from derts.selection import build_strategy
-from derts.selection.strategy import Context
+from derts.selection.strategy import Context, MetaBatch
 from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, TaskSampler
+from derts.training.captured import CapturedUpdate
 from derts.training.hardware import choose_device, place_learner, place_table
 
 Log = Callable[[dict[str, Any]], None]
@@ -60,12 +62,18 @@ class Trainer:
             seed=config.seed,
         )
         place_learner(self.learner, config, self.device)
+        self.captures = self.learner.captures_on(self.images)
+        self._captured: CapturedUpdate | None = None
         assert config.optimiser.lr is not None
         self.optimiser = torch.optim.AdamW(
             self.learner.parameters(),
-            lr=config.optimiser.lr,
+            # a graph reads its learning rate from memory
+            lr=torch.tensor(config.optimiser.lr, device=self.device)
+            if self.captures
+            else config.optimiser.lr,
             weight_decay=config.optimiser.weight_decay,
             fused=self.device.type == "cuda",
+            capturable=self.captures,
         )
         self.strategy = build_strategy(config.strategy)
         self.clock = Clock(self.device)
@@ -97,8 +105,11 @@ class Trainer:
             )
         return self.tables[name]
 
-    def draw(self, tasks: int, purpose: str, number: int) -> TaskPool:
-        """Fresh training tasks; the same for the same arguments and run seed."""
+    def draw(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
+        """Fresh training tasks, the same for the same arguments and run seed.
+
+        With `images`, of about that many different ones together.
+        """
         settings = self.config.tasks
         return self.sampler.draw(
             tasks=tasks,
@@ -107,9 +118,10 @@ class Trainer:
             query=settings.query,
             seed=(self.config.seed, purpose, number),
             noise=task_noise(settings),
+            images=images,
         )
 
-    def draw_validation(self, tasks: int, purpose: str, number: int) -> TaskPool:
+    def draw_validation(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
         """Fresh clean tasks of validation classes."""
         settings = self.config.tasks
         return self._validation_sampler.draw(
@@ -118,6 +130,7 @@ class Trainer:
             shot=settings.shot,
             query=settings.query,
             seed=(self.config.seed, purpose, number),
+            images=images,
         )
 
     def _validation_images(self) -> ImageTable | None:
@@ -170,22 +183,42 @@ class Trainer:
         with self.clock.phase("tasks"):
             batch = self.strategy.next_batch(self.context)
         with self.clock.phase("update"):
-            for group in self.optimiser.param_groups:
-                group["lr"] = self.learning_rate()
-            outcome = self.learner.outer_loss(
-                self.images, batch.pool, lambda losses: self.strategy.weigh(batch, losses)
-            )
-            self.optimiser.zero_grad(set_to_none=True)
-            outcome.loss.backward()
-            limit = self.config.optimiser.clip or math.inf
-            norm = torch.nn.utils.clip_grad_norm_(self.learner.parameters(), limit)
-            self.optimiser.step()
+            outcome, norm = self._train_on(batch)
         self.strategy.observe(outcome)
         self.update += 1
         self.tasks_trained += len(batch.pool)
         per_task = batch.pool.support.shape[1] + batch.pool.query.shape[1]
         self._images_per_update = len(batch.pool) * per_task
         return torch.stack((outcome.losses.mean(), outcome.accuracies.mean(), norm.detach()))
+
+    def _train_on(self, batch: MetaBatch) -> tuple[Outcome, torch.Tensor]:
+        for group in self.optimiser.param_groups:
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(self.learning_rate())
+            else:
+                group["lr"] = self.learning_rate()
+
+        def weigh(losses: torch.Tensor) -> torch.Tensor | None:
+            return self.strategy.weigh(batch, losses)
+
+        if self.captures and len(batch.pool) == self.config.meta_batch and self.optimiser.state:
+            if self._captured is None:
+                self._captured = CapturedUpdate(
+                    self.learner, self.images, self.optimiser, self._finish, batch.pool
+                )
+            if self._captured.fits(batch.pool):
+                return self._captured.run(batch.pool, weigh)
+        outcome = self.learner.outer_loss(self.images, batch.pool, weigh)
+        self.optimiser.zero_grad(set_to_none=True)
+        outcome.loss.backward()
+        return outcome, self._finish()
+
+    def _finish(self) -> torch.Tensor:
+        """The optimiser's step from the gradients; returns their norm."""
+        limit = self.config.optimiser.clip or math.inf
+        norm = torch.nn.utils.clip_grad_norm_(self.learner.parameters(), limit)
+        self.optimiser.step()
+        return norm
 
     def evaluate(self, split: str, shot: int | None = None) -> Evaluation:
         """Accuracy on the fixed tasks of a split."""
@@ -208,6 +241,7 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`'s value."""
+        self._captured = None  # it knows the old optimiser's memory
         self.learner.load_state_dict(state["learner"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.strategy.load_state_dict(state["strategy"])

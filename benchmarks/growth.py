@@ -1,0 +1,146 @@
+"""How time and memory grow: with tasks per update, image size, images in the store, pool size.
+
+    python benchmarks/growth.py --out results/growth-h200.json    # a GPU, full size
+    python benchmarks/growth.py --quick                           # tiny: shows that it runs
+
+Random pixels; ProtoNet on CNN4-64. Updates are timed ten in a row, medians of three. The stores
+lie on disk and are opened by memory-mapping, 450,000 images of 84×84 being tiered-ImageNet's size.
+Pools are rows of 5 random numbers, of which 0.3 N are selected on the same device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from derts.config import TrainConfig
+from derts.config_file import apply_presets, with_values
+from derts.data import ImageTable
+from derts.runs import code_version, machine
+from derts.selection.facility_location import select
+from derts.training import Trainer
+
+Row = dict[str, Any]
+CLASSES = 64
+
+
+def store(folder: Path, count: int, size: int) -> ImageTable:
+    """Random images in a memory-mapped file."""
+    path = folder / f"{count}-{size}.npy"
+    shape = (count, size, size, 3)
+    pixels = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+    block = np.random.default_rng(0).integers(0, 256, (min(count, 4000), *shape[1:]), np.uint8)
+    for start in range(0, count, len(block)):
+        pixels[start : start + len(block)] = block[: count - start]
+    pixels.flush()
+    mapped = torch.from_numpy(np.load(path, mmap_mode="r+"))
+    return ImageTable(mapped, torch.arange(count) % CLASSES, tuple(map(str, range(CLASSES))))
+
+
+def measured(run: Callable[[], object], repeats: int, cuda: bool) -> tuple[float, float | None]:
+    """Median seconds of a run after one to warm up, and peak GPU memory in GiB."""
+    run()
+    if cuda:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        if cuda:
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    peak = torch.cuda.max_memory_allocated() / 2**30 if cuda else None
+    return statistics.median(seconds), peak
+
+
+def update_row(kind: str, at: int, images: ImageTable, tasks: int, quick: bool) -> Row:
+    """Milliseconds per update and memory."""
+    values = {
+        "learner": {"name": "protonet"},
+        "model": {"width": 4 if quick else 64},
+        "tasks": {"query": 2 if quick else 15},
+        "meta_batch": tasks,
+        "updates": 10_000,
+    }
+    base = TrainConfig() if quick else apply_presets(["gpu"])
+    trainer = Trainer(with_values(base, values, "benchmark"), {"train": images})
+    trainer.learner.train()
+    updates = 1 if quick else 10
+
+    def run() -> None:
+        for _ in range(updates):
+            trainer.step()
+
+    seconds, peak = measured(run, 1 if quick else 3, trainer.device.type == "cuda")
+    row = {"kind": kind, "at": at, "ms": 1000 * seconds / updates, "gib": peak}
+    row["images_on"] = str(trainer.images.device)
+    return row
+
+
+def pool_row(rows: int, device: torch.device, quick: bool) -> Row:
+    """Milliseconds and memory of one selection."""
+    random = torch.Generator().manual_seed(0)
+    points = torch.randn(rows, 5, generator=random).to(device)
+    repeats = 1 if quick or rows > 20_000 else 3
+    seconds, peak = measured(
+        lambda: select(points, int(0.3 * rows)), repeats, device.type == "cuda"
+    )
+    return {"kind": "pool", "at": rows, "ms": 1000 * seconds, "gib": peak}
+
+
+def main() -> None:
+    """Measure all four kinds of growth."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kinds", nargs="+", default=["tasks", "size", "images", "pool"])
+    parser.add_argument("--most-rows", type=int, default=100_000)
+    parser.add_argument("--folder", type=Path, help="for the stores; 10 GB at full size")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    quick, found = options.quick, []
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    sizes = {
+        "tasks": [2, 4] if quick else [8, 16, 32, 64, 128],
+        "size": [16, 28] if quick else [28, 42, 84, 126, 168, 224],
+        "images": [2000, 4000] if quick else [12_800, 38_400, 115_200, 450_048],
+        "pool": [50, 100] if quick else [1600, 3200, 6400, 12_800, 25_600, 51_200, 100_000],
+    }
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        folder = Path(name)
+        plain = store(folder, 2048 if quick else 12_800, 16 if quick else 84)
+        for kind in options.kinds:
+            for at in sizes[kind]:
+                if kind == "tasks":
+                    row = update_row(kind, at, plain, at, quick)
+                elif kind == "size":
+                    images = store(folder, 2048 if quick else 6400, at)
+                    row = update_row(kind, at, images, 2 if quick else 32, quick)
+                elif kind == "images":
+                    images = store(folder, at, 16 if quick else 84)
+                    row = update_row(kind, at, images, 2 if quick else 32, quick)
+                elif at <= options.most_rows:
+                    row = pool_row(at, device, quick)
+                else:
+                    continue
+                memory = "" if row["gib"] is None else f", {row['gib']:.2f} GiB"
+                print(f"{kind} {at:,}: {row['ms']:.2f} ms{memory}", flush=True)
+                found.append(row)
+                if device.type == "cuda":
+                    torch.cuda.empty_cache()
+    if options.out is not None:
+        about = {"machine": machine(str(device)), "code": code_version()}
+        options.out.write_text(json.dumps({**about, "results": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""One update, ours and the usual loop over tasks, in one process: milliseconds and ratios.
+
+    python benchmarks/update.py --out results/update-h200.json   # a GPU, full size
+    python benchmarks/update.py --quick                          # tiny: shows that it runs
+
+5-way 5-shot, 15 query images per class; random pixels, for time does not depend on what they show.
+`loop` is benchmarks/task_loop.py in float32 (and tf32 off), `loop, bfloat16` the same by autocast
+and channels-last. `plain` is our trainer without its hand-written kernels and without
+torch.compile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from task_loop import TaskLoop
+
+from derts.config import ModelConfig, TrainConfig
+from derts.config_file import with_values
+from derts.data import ImageTable
+from derts.models import build_backbone
+from derts.runs import code_version, machine
+from derts.tasks import TaskPool
+from derts.training import Trainer
+
+WAYS = ("loop", "loop, bfloat16", "plain", "ours")
+
+
+def images_of(size: int, quick: bool) -> ImageTable:
+    """Random pixels of 64 classes."""
+    count = 64 * (24 if quick else 100)
+    random = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (count, size, size, 3), generator=random, dtype=torch.uint8)
+    return ImageTable(pixels, torch.arange(count) % 64, tuple(map(str, range(64))))
+
+
+def our_update(case: dict[str, Any], images: ImageTable, quick: bool) -> Callable[[], object]:
+    """An update by the trainer, as `derts train --preset gpu` makes it."""
+    plain = case["way"] == "plain"
+    hardware = {
+        "precision": "float32" if quick else "bfloat16",
+        "compile": not (quick or plain),
+        "fused": not plain,
+    }
+    values = {
+        "learner": {"name": case["learner"]},
+        "model": {"backbone": case["backbone"], "width": case["width"]},
+        "tasks": {"query": 1 if quick else 15},
+        "meta_batch": case["tasks"],
+        "hardware": hardware,
+        "updates": 10_000,
+    }
+    trainer = Trainer(with_values(TrainConfig(), values, "benchmark"), {"train": images})
+    trainer.learner.train()
+    return trainer.step
+
+
+def loop_update(case: dict[str, Any], images: ImageTable, quick: bool) -> Callable[[], object]:
+    """An update by the loop over tasks."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    size = (case["size"], case["size"], 3)
+    backbone = build_backbone(ModelConfig(case["backbone"], case["width"]), size)
+    loop = TaskLoop(case["learner"], backbone, 5, device, case["way"] == "loop, bfloat16")
+    held, numbers = images.to(device), iter(range(1_000_000))
+
+    def update() -> float:
+        pool = TaskPool.sample(
+            held, tasks=case["tasks"], query=1 if quick else 15, seed=(0, "batch", next(numbers))
+        )
+        return loop.update(held, pool)
+
+    return update
+
+
+def milliseconds(update: Callable[[], object], repeats: int) -> list[float]:
+    """Per update, of some times four in a row, after two that compile and tune what they use."""
+    found = []
+    for updates in (2, *[4] * repeats):
+        start = time.perf_counter()
+        for _ in range(updates):
+            update()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        found.append(1000 * (time.perf_counter() - start) / updates)
+    return found[1:]
+
+
+def main() -> None:
+    """Measure every learner, backbone and way."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--learners", nargs="+", default=["anil", "protonet", "maml"])
+    parser.add_argument("--backbones", nargs="+", default=["cnn4", "resnet12"])
+    parser.add_argument("--ways", nargs="+", default=list(WAYS))
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    size = 16 if options.quick else 84
+    images, found = images_of(size, options.quick), []
+    for backbone in options.backbones:
+        for learner in options.learners:
+            rows = []
+            for way in options.ways:
+                case: dict[str, Any] = {
+                    "learner": learner,
+                    "backbone": backbone,
+                    "way": way,
+                    "size": size,
+                    "width": 4 if options.quick else 64,
+                    # MAML's second-order graph of all tasks at once is large
+                    "tasks": 2 if options.quick else 4 if learner == "maml" else 32,
+                }
+                make = loop_update if way.startswith("loop") else our_update
+                rows.append(measure(case, make, images, options))
+            ours = next((row.get("ms") for row in rows if row["way"] == "ours"), None)
+            for row in rows:
+                if ours and "ms" in row:
+                    row["times_ours"] = row["ms"] / ours
+                shown = f"{row['ms']:.2f} ms" if "ms" in row else row["failed"]
+                ratio = f", {row['times_ours']:.2f} × ours" if "times_ours" in row else ""
+                print(f"{learner} {backbone} {row['way']}: {shown}{ratio}", flush=True)
+            found += rows
+    if options.out is not None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        about = {"machine": machine(device), "code": code_version()}
+        options.out.write_text(json.dumps({**about, "results": found}, indent=1) + "\n")
+
+
+def measure(
+    case: dict[str, Any],
+    make: Callable[[dict[str, Any], ImageTable, bool], Callable[[], object]],
+    images: ImageTable,
+    options: argparse.Namespace,
+) -> dict[str, Any]:
+    """The case with its milliseconds per update, or why there are none."""
+    repeats = 1 if options.quick else options.repeats
+    try:
+        each = milliseconds(make(case, images, options.quick), repeats)
+    except torch.OutOfMemoryError:
+        return {**case, "failed": "does not fit into the GPU's memory"}
+    finally:
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    return {**case, "ms": statistics.median(each), "all_ms": each}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,11 @@
+"""Modules that only a GPU machine can import are not looked into for examples elsewhere."""
+
+import importlib.util
+from pathlib import Path
+
+KERNELS = ("pixels", "norm_pool", "inner_products", "greedy")
+collect_ignore = (
+    []
+    if importlib.util.find_spec("triton")
+    else [str(Path(__file__).parent / f"src/derts/kernels/{name}.py") for name in KERNELS]
+)

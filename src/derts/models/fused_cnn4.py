@@ -1,0 +1,96 @@
+"""CNN4 with far less memory traffic: the same function of its parameters, computed otherwise.
+
+BatchNorm's statistics of the first convolution follow from the image patches' mean and second
+moments: with y = w·p, mean(y) = w·mean(p) and mean(y²) = wᵀ·mean(p pᵀ)·w. So they are known
+before the convolution is done, BatchNorm becomes part of its weights, and one kernel goes from
+pixels to the pooled activation. The other blocks are a convolution and one fused pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeGuard
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from derts.kernels.operations import Operations
+from derts.models.batch_norm import BatchNorm
+from derts.models.cnn4 import CNN4, ConvBlock
+
+
+def can_fuse(backbone: torch.nn.Module, image_shape: Sequence[int]) -> TypeGuard[CNN4]:
+    """Whether `fused_features` knows the backbone, in its present mode, and the images' shape."""
+    if not isinstance(backbone, CNN4):
+        return False
+    height, width, channels = image_shape
+    filters = backbone.blocks[0].conv.out_channels  # type: ignore[union-attr]
+    norms = [block.norm for block in backbone.blocks]
+    return (
+        height % 2 == 0
+        and width % 2 == 0
+        and channels <= 3
+        and filters in (16, 32, 64, 128)
+        and all(norm.groups == 1 and norm.context is None for norm in norms)  # type: ignore[union-attr]
+    )
+
+
+def fused_features(backbone: CNN4, images: Tensor, operations: Operations) -> Tensor:
+    """uint8 [n, H, W, C] -> features [n, dim], as `backbone` of the normalised images gives."""
+    first, *others = backbone.blocks
+    assert isinstance(first, ConvBlock)
+    values = _first_block(first, images, operations)
+    for block in others:
+        assert isinstance(block, ConvBlock)
+        weight = block.conv.weight.to(values.dtype)
+        values = _block(block.norm, F.conv2d(values, weight, padding=1), operations)
+    return values.flatten(1)
+
+
+def _first_block(block: ConvBlock, images: Tensor, operations: Operations) -> Tensor:
+    norm, weight = block.norm, block.conv.weight
+    prepared = operations.prepare(images)
+    if norm.training:
+        count = images.shape[0] * images.shape[1] * images.shape[2]
+        products = operations.patch_products(prepared, images.shape[3]) / count
+        patch_mean = products[-1, :-1]
+        spread = (products[:-1, :-1] - patch_mean.outer(patch_mean)).to(weight.dtype)
+        filters = weight.flatten(1)
+        mean = filters @ patch_mean.to(weight.dtype)
+        variance = ((filters @ spread) * filters).sum(1)
+        _remember(norm, mean.detach(), variance.detach(), count)
+    else:
+        mean, variance = _remembered(norm)
+    scale = norm.weight * torch.rsqrt(variance + norm.eps)
+    folded = weight * scale[:, None, None, None]
+    return operations.conv_relu_pool(prepared, folded, norm.bias - mean * scale)
+
+
+def _block(norm: BatchNorm, values: Tensor, operations: Operations) -> Tensor:
+    if norm.training:
+        mean, variance = operations.moments(values)
+        _remember(norm, mean, variance, values.numel() // values.shape[1])
+    else:
+        mean, variance = _remembered(norm)
+    return operations.norm_relu_pool(
+        values, norm.weight, norm.bias, mean, variance, norm.eps, norm.training
+    )
+
+
+def _remembered(norm: BatchNorm) -> tuple[Tensor, Tensor]:
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    return norm.running_mean, norm.running_var
+
+
+@torch.no_grad()
+def _remember(norm: BatchNorm, mean: Tensor, variance: Tensor, count: int) -> None:
+    """Running statistics move as nn.BatchNorm2d moves them."""
+    running_mean, running_variance = _remembered(norm)
+    momentum = norm.momentum or 0.1
+    running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+    unbiased = variance * (count / max(count - 1, 1))
+    running_variance.lerp_(unbiased.to(running_variance.dtype), momentum)
+    assert norm.num_batches_tracked is not None
+    norm.num_batches_tracked.add_(1)

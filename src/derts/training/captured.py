@@ -1,0 +1,89 @@
+"""One update as two CUDA graphs: the GPU no longer waits for Python to launch its kernels.
+
+The same kernels on the same numbers as the plain way (`Trainer.step`), recorded once for a fixed
+number of tasks and then replayed. Between the two a strategy may weigh the tasks by their losses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from derts.data.table import ImageTable
+from derts.learners.base import Learner, Outcome
+from derts.tasks.pool import TaskPool
+
+WARM_UPS = 2
+
+
+class CapturedUpdate:
+    """Forward, and backward with the optimiser's step, for meta-batches of one shape.
+
+    The optimiser must have made a step before, with `capturable` on and its learning rate a
+    tensor. Loading another state into model or optimiser calls for a new capture.
+    """
+
+    def __init__(
+        self,
+        learner: Learner[Any],
+        images: ImageTable,
+        optimiser: torch.optim.Optimizer,
+        finish: Callable[[], torch.Tensor],
+        pool: TaskPool,
+    ) -> None:
+        """`finish` makes the optimiser's step from the gradients and returns their norm."""
+        self.pool = pool.to(learner.device)
+        self.weights = torch.ones(len(pool), device=learner.device)
+        kept = [buffer.clone() for buffer in learner.buffers()]
+        optimiser.zero_grad(set_to_none=True)
+        side = torch.cuda.Stream(learner.device)
+        side.wait_stream(torch.cuda.current_stream(learner.device))
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                learner.forward_tasks(images, self.pool)[0].mean().backward()
+                optimiser.zero_grad(set_to_none=True)
+        torch.cuda.current_stream(learner.device).wait_stream(side)
+        self.forward = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.forward):
+            self.losses, self.accuracies = learner.forward_tasks(images, self.pool)
+        self.backward = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.backward, pool=self.forward.pool()):
+            self.loss = (self.losses * self.weights).mean()
+            self.loss.backward()
+            self.norm = finish()
+        # nothing keeps the recorded graph of gradients alive: eager backward passes build their own
+        self.losses, self.loss, self.norm = (
+            value.detach() for value in (self.losses, self.loss, self.norm)
+        )
+        # held, because the graph writes to them even when the parameters get others
+        self.gradients = [value.grad for value in learner.parameters()]
+        for buffer, value in zip(learner.buffers(), kept, strict=True):
+            buffer.copy_(value)
+
+    def fits(self, pool: TaskPool) -> bool:
+        """Whether a meta-batch has the shape that was recorded."""
+        return pool.support.shape == self.pool.support.shape and (
+            pool.query.shape == self.pool.query.shape
+        )
+
+    def run(
+        self, pool: TaskPool, weigh: Callable[[torch.Tensor], torch.Tensor | None]
+    ) -> tuple[Outcome, torch.Tensor]:
+        """The update on the tasks of `pool`; outcome and gradient norm hold until the next one."""
+        for name in ("support", "support_labels", "query", "query_labels"):
+            values = getattr(pool, name)
+            getattr(self.pool, name).copy_(
+                values.pin_memory() if values.device.type == "cpu" else values, non_blocking=True
+            )
+        self.forward.replay()
+        weights = weigh(self.losses)
+        if weights is None:
+            self.weights.fill_(1.0)
+        else:
+            if weights.device.type == "cpu":
+                weights = weights.pin_memory()
+            self.weights.copy_(weights, non_blocking=True)
+        self.backward.replay()
+        return Outcome(self.loss, self.losses, self.accuracies), self.norm
