@@ -36,7 +36,7 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a person who comes with own images has: twelve folders of glyph pictures."""
     folder = tmp_path_factory.mktemp("own") / "photos"
-    table = glyphs(characters=24, images_per_character=24)["train"]
+    table = glyphs(characters=60, images_per_character=24)["train"]
     for index, label in enumerate(table.labels.tolist()):
         if label < 12:
             place = folder / f"letter-{label:02d}"

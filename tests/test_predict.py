@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 import derts
 from derts.cli import run
+from derts.data import ImageTable, glyphs, save_table
 from derts.errors import DertsError
 from derts.predict import load_model
 
@@ -23,27 +24,35 @@ SMALL = [
 ]  # fmt: skip
 
 
+def part(table: ImageTable, groups: list[torch.Tensor], split: str) -> ImageTable:
+    """Some classes of a table, dark on light as the photos are."""
+    labels = torch.arange(len(groups)).repeat_interleave(torch.tensor([len(g) for g in groups]))
+    names = tuple(f"class {number}" for number in range(len(groups)))
+    return ImageTable(255 - table.gather(torch.cat(groups)), labels, names, split)
+
+
 @pytest.fixture(scope="module")
 def own(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a store, a run on it, a support folder of new classes and a query folder."""
     folder = tmp_path_factory.mktemp("predict")
-    seen, held = folder / "seen", folder / "support"
-    for number, source in enumerate(sorted(photos.iterdir())):
-        if number < 8:
-            shutil.copytree(source, seen / "train" / source.name)
-            continue
-        shutil.copytree(source, seen / "test" / source.name)
-        (held / source.name).mkdir(parents=True)
-        (folder / "query").mkdir(exist_ok=True)
-        for place, file in enumerate(sorted(source.iterdir())):
-            target = held / source.name / file.name
+    table = glyphs(characters=60, images_per_character=24)["train"]
+    groups = table.class_indices()
+    save_table(
+        {
+            "train": part(table, groups[12:], "train"),
+            "test": part(table, groups[:12], "test"),
+        },
+        folder / "store",
+    )
+    (folder / "query").mkdir()
+    for number, source in enumerate(sorted(photos.iterdir())[8:]):
+        (folder / "support" / source.name).mkdir(parents=True)
+        for place, file in enumerate(sorted(source.iterdir())[:9]):
+            target = folder / "support" / source.name / file.name
             if place >= 3 + number % 2:  # shots may differ between classes
                 target = folder / "query" / f"{source.name}-{file.name}"
-            if place < 9:
-                shutil.copy(file, target)
-    words = ["data", "prepare", str(seen), str(folder / "store"), "--size", "28", "--grayscale"]
-    assert run([*words, "--workers", "1"]) == 0
-    words = ["train", "--data", str(folder / "store"), *SMALL, "--updates", "80"]
+            shutil.copy(file, target)
+    words = ["train", "--data", str(folder / "store"), *SMALL, "--updates", "150"]
     assert run([*words, "--out", str(folder / "run")]) == 0
     return folder
 
@@ -56,7 +65,7 @@ def test_four_new_classes_from_a_few_images_each(own: Path) -> None:
     classifier = derts.load_model(own / "run").adapt(own / "support")
     found = classifier.predict(own / "query")
     assert len(found) == 22
-    assert right(found) > 0.7  # chance is 0.25; the model was trained for three classes
+    assert right(found) > 0.5  # chance is 0.25; the model was trained for three classes
     for one in found:
         assert sum(one.probabilities.values()) == pytest.approx(1, abs=1e-4)
         assert one.probability == max(one.probabilities.values())
@@ -84,7 +93,7 @@ def test_an_exported_model_predicts_the_same_without_the_run(own: Path, tmp_path
     result = json.loads((own / "run" / "result.json").read_text())
     assert card["results"]["accuracy"] == result["accuracy"]
     assert card["config"]["tasks"]["way"] == 3
-    assert card["data"]["trained_on"] == {"count": 192, "classes": 8}
+    assert card["data"]["trained_on"] == {"count": 624, "classes": 26}
     assert all(isinstance(value, torch.Tensor) for value in load_file(file).values())
     first = load_model(own / "run").adapt(own / "support").predict(own / "query")
     assert load_model(file).adapt(own / "support").predict(own / "query") == first
