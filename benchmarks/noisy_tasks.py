@@ -30,12 +30,21 @@ def derts(**strategy: object) -> Values:
     return {"strategy": {"name": "derts", **strategy}}
 
 
+def swapped(rate: float) -> Values:
+    """The paper's noise: labels exchanged inside of every task."""
+    return {"tasks": {"noise": "swap", "swap_rate": rate}}
+
+
 VARIANTS: dict[str, Values] = {
     "random": {"strategy": {"name": "random"}},
     "paper": PRESETS["paper-noisy"],
     "derts": derts(),
     "derts-few-images": derts(pool_images=9600),
+    "derts-fewer-images": derts(pool_images=6400),
     "derts-uniform": derts(engine="uniform"),
+    "derts-hardest": derts(engine="hardest"),
+    "derts-doubt": derts(doubt="posterior"),
+    "derts-hardest-doubt": derts(engine="hardest", doubt="posterior"),
     "derts-counts": derts(weights="counts"),
     "derts-calibrated": derts(weights="calibrated"),
     "derts-unweighted": derts(weights="none"),
@@ -47,7 +56,10 @@ VARIANTS: dict[str, Values] = {
 VARIANTS |= {
     name: {"strategy": {"name": name}} for name in ("us", "ats", "gradmatch", "hardest", "easiest")
 }
-VARIANTS |= {f"{name} clean": {**values, **CLEAN} for name, values in VARIANTS.items()}
+PLAIN = dict(VARIANTS)
+VARIANTS |= {f"{name} clean": {**values, **CLEAN} for name, values in PLAIN.items()}
+VARIANTS |= {f"{name} swap25": {**values, **swapped(3.02)} for name, values in PLAIN.items()}
+VARIANTS |= {f"{name} swap40": {**values, **swapped(5.62)} for name, values in PLAIN.items()}
 VARIANTS["paper clean"] = {**PRESETS["paper"], **CLEAN}
 USUAL = ["random", "paper", "derts", "random clean", "paper clean", "derts clean"]
 

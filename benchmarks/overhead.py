@@ -32,6 +32,7 @@ STRATEGIES: dict[str, Values] = {
     "random": {"strategy": {"name": "random"}},
     "derts": PRESETS["derts"],
     "derts, pools of 9,600 images": {"strategy": {"name": "derts", "pool_images": 9600}},
+    "derts, pools of 6,400 images": {"strategy": {"name": "derts", "pool_images": 6400}},
     "paper": PRESETS["paper"],
     **{
         name: {"strategy": {"name": name}}

@@ -108,7 +108,7 @@ class StrategyConfig:
     """derts: share of the pool that is selected."""
     estimate: Literal["logit-theta", "logit", "last-layer", "feature", "error-profile"] = "logit"
     """derts: what stands for a task's gradient (docs/estimates.md)."""
-    engine: Literal["greedy", "lazy", "stochastic", "uniform"] = "greedy"
+    engine: Literal["greedy", "lazy", "stochastic", "uniform", "hardest"] = "greedy"
     """derts: facility location, exact, lazy or stochastic; or a uniform choice."""
     epsilon: float = 0.01
     """derts, stochastic: smaller looks at more candidates."""
@@ -124,6 +124,8 @@ class StrategyConfig:
     """derts: drop above a multiple of the mean, the largest share, or by a two-part split."""
     drop_value: float = 1.25
     """derts: the multiple, or the share to drop."""
+    doubt: Literal["none", "posterior"] = "none"
+    """Inside tasks: weigh query images by the probability that their label is right."""
     drop_when: Literal["before", "after"] = "before"
     """derts: drop noisy tasks before or after selecting."""
 

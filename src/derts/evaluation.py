@@ -12,6 +12,7 @@ from derts.data.table import ImageTable
 from derts.learners.base import Learner, query_losses
 from derts.learners.embedding import evaluation_mode, task_features
 from derts.tasks.pool import TaskPool
+from derts.transfer import send
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,26 @@ def evaluate(learner: Learner[Any], images: ImageTable, pool: TaskPool) -> Evalu
     Every different image is embedded once; no graph is kept, and running statistics are read,
     never written, so that test images do not influence each other.
     """
+    percent = accuracies(learner, images, pool).double().mul(100).cpu()
+    return Evaluation(tuple(round(value, 4) for value in percent.tolist()), images.split)
+
+
+def accuracies(learner: Learner[Any], images: ImageTable, pool: TaskPool) -> torch.Tensor:
+    """Share of each task's query images that are classified rightly, [N], on the learner's device.
+
+    >>> import derts
+    >>> table = derts.ImageTable(torch.zeros(40, 16, 16, 1, dtype=torch.uint8),
+    ...                          torch.arange(40) // 10, tuple("abcd"))
+    >>> pool = TaskPool.sample(table, tasks=2, way=4, shot=1, query=2, seed=0)
+    >>> from derts.models import CNN4
+    >>> learner = derts.ProtoNet(CNN4(channels=1, image_size=(16, 16), width=2), way=4)
+    >>> accuracies(learner, table, pool)
+    tensor([0.2500, 0.2500])
+    """
     found = []
     with evaluation_mode(learner):
         for part in task_features(learner, images, pool):
-            adapted = learner.adapt(part.support, part.pool.support_labels.to(learner.device))
-            labels = part.pool.query_labels.to(learner.device)
+            adapted = learner.adapt(part.support, send(part.pool.support_labels, learner.device))
+            labels = send(part.pool.query_labels, learner.device)
             found.append(query_losses(learner.logits(adapted, part.query), labels)[1])
-    percent = torch.cat(found).double().mul(100).cpu()
-    return Evaluation(tuple(round(value, 4) for value in percent.tolist()), images.split)
+    return torch.cat(found)

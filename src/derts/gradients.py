@@ -57,7 +57,8 @@ class PoolEstimate:
     accuracies  [N] share of the query labelled as given after adaptation
 
     reference_losses and reference_errors [N] are those of the same images with random labels, for
-    `derts.selection.filters.find_noisy`; None where they were not asked for.
+    `derts.selection.filters.find_noisy`, probabilities [N, Q, way] those of the query's labels
+    after adaptation; None where they were not asked for.
     """
 
     gradients: dict[str, Tensor]
@@ -66,6 +67,7 @@ class PoolEstimate:
     accuracies: Tensor
     reference_losses: Tensor | None = None
     reference_errors: Tensor | None = None
+    probabilities: Tensor | None = None
 
 
 def estimate_gradients(
@@ -92,13 +94,15 @@ def estimate_pool(
     estimates: Sequence[str] = ("logit",),
     tasks_at_once: int = 256,
     reference: TaskPool | None = None,
+    probabilities: bool = False,
     clock: Clock | None = None,
 ) -> PoolEstimate:
     """All named estimates, losses and errors of a pool from one pass, without a graph.
 
     Each different image is embedded once, with running statistics read and left alone. With a
     `reference`, the pool `with_random_labels`, every task is scored a second time with those: the
-    images are not embedded again, so this is cheap, except for MAML. Rows of tasks whose numbers
+    images are not embedded again, so this is cheap, except for MAML. `probabilities` are kept if
+    asked for. Rows of tasks whose numbers
     overflow are not finite: the caller decides what to do with them. A clock counts the time as
     "embedding" and "estimating".
     """
@@ -107,6 +111,7 @@ def estimate_pool(
     rows: dict[str, list[Tensor]] = {name: [] for name in names if name != "exact"}
     found: list[_Scores] = []
     by_chance: list[_Scores] = []
+    beliefs: list[Tensor] = []
     clock = clock or Clock(learner.device)
     by_products = learner.by_products and not set(names) & set(NEED_FEATURES)
     classify = _classified_by_products if by_products else _classified
@@ -114,6 +119,8 @@ def estimate_pool(
         for part in classify(learner, images, pool, names, reference, tasks_at_once, clock):
             wrong = _errors(part.logits, part.labels)
             found.append(_scores(part.logits, part.labels, wrong))
+            if probabilities:
+                beliefs.append(part.logits.softmax(-1))
             for name, values in rows.items():
                 values.append(_rows(name, learner, part, wrong))
             if part.random is not None:
@@ -124,10 +131,13 @@ def estimate_pool(
     if "exact" in names:
         gradients["exact"] = exact_gradients(learner, images, pool)
     losses, errors, accuracies = map(torch.cat, zip(*found, strict=True))
-    if reference is None:
-        return PoolEstimate(gradients, losses, errors, accuracies)
-    reference_losses, reference_errors, _ = map(torch.cat, zip(*by_chance, strict=True))
-    return PoolEstimate(gradients, losses, errors, accuracies, reference_losses, reference_errors)
+    estimate = PoolEstimate(gradients, losses, errors, accuracies)
+    if probabilities:
+        estimate = replace(estimate, probabilities=torch.cat(beliefs))
+    if reference is not None:
+        chance = _Scores(*map(torch.cat, zip(*by_chance, strict=True)))
+        estimate = replace(estimate, reference_losses=chance.losses, reference_errors=chance.errors)
+    return estimate
 
 
 def exact_gradients(

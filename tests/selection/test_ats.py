@@ -171,8 +171,8 @@ def test_it_learns_to_prefer_clean_tasks(letters: Tables) -> None:
 
     def reward(
         context: Context, candidates: Candidates, tried: torch.Tensor, rewarding: TaskPool
-    ) -> float:
-        return 1 - float(candidates.pool[tried].mislabelled().mean())
+    ) -> torch.Tensor:
+        return 1 - candidates.pool[tried].mislabelled().mean()
 
     strategy._reward = reward  # type: ignore[method-assign]
     for update in range(40, 140):

@@ -13,6 +13,7 @@ from torch import nn
 
 from derts.data.table import ImageTable
 from derts.kernels.operations import PIXEL_MEAN, PIXEL_SCALE, FusedOperations
+from derts.learners.trust import Trust
 from derts.models.batch_norm import set_groups
 from derts.models.fused_cnn4 import can_fuse, fused_features
 from derts.tasks.pool import TaskPool
@@ -54,6 +55,7 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         self.per_task_statistics = False
         self.channels_last = True
         self.fused = False
+        self.trust: Trust | None = None
         self._compiled: Callable[[torch.Tensor], torch.Tensor] | None = None
         self._compiled_tasks = 0
 
@@ -142,7 +144,8 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         support, query = features.tensor_split([pool.support.shape[1]], 1)
         adapted = self.adapt(support, send(pool.support_labels, self.device))
         labels = send(pool.query_labels, self.device)
-        return query_losses(self.logits(adapted, query), labels)
+        trust = self.trust if self.training else None
+        return query_losses(self.logits(adapted, query), labels, trust)
 
     def outer_loss(
         self, images: ImageTable, pool: TaskPool, weights: torch.Tensor | Weigh | None = None
@@ -161,8 +164,13 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         return Outcome(weighted.mean(), losses.detach(), accuracies)
 
 
-def query_losses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def query_losses(
+    logits: torch.Tensor, labels: torch.Tensor, trust: Trust | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits [T, Q, way], labels [T, Q] -> mean cross-entropy [T] and accuracy [T] per task."""
-    losses = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none").mean(1)
+    each = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
+    if trust is not None:
+        each = each * trust.weights(torch.exp(-each.detach())).to(each.dtype)
+    losses = each.mean(1)
     accuracies = (logits.detach().argmax(-1) == labels).to(losses.dtype).mean(1)
     return losses, accuracies

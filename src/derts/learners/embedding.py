@@ -139,7 +139,8 @@ def _embedded(
         piece = max(tasks_at_once, FEATURE_BYTES // (per_image * per_task))
     for part in pool.split(piece):
         with clock.phase("embedding"):
-            indices = send(torch.cat((part.support, part.query), 1), learner.device)
+            parts = (send(part.support, learner.device), send(part.query, learner.device))
+            indices = torch.cat(parts, 1)
             named, places = named_images(indices, len(images))
             features = embed_images(learner, images, named)
             clock.settle("embedding")

@@ -65,18 +65,24 @@ def running_statistics(learner: ANIL | MAML) -> Iterator[None]:
         learner.train(was_training)
 
 
-def look_at(learner: ANIL | MAML, images: ImageTable, pool: TaskPool) -> Candidates:
+def look_at(
+    learner: ANIL | MAML,
+    images: ImageTable,
+    pool: TaskPool,
+    named: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> Candidates:
     """Signs of all tasks, and their losses for later; call within `running_statistics`.
 
     ANIL embeds every different image once, with a graph: whichever tasks' loss is asked for, the
-    forward pass has been made.
+    forward pass has been made. `named`: the `named_images` of the pool, where they are known.
     """
     if isinstance(learner, MAML):
         signs = gradient_agreement(learner, images, pool)
         return Candidates(pool, signs, lambda which: learner.outer_loss(images, pool[which]).loss)
-    indices = send(torch.cat((pool.support, pool.query), 1), learner.device)
-    named, places = named_images(indices, len(images))
-    features = learner.features(images.gather(named)[None])[0]
+    if named is None:
+        named = named_images(torch.cat((pool.support, pool.query), 1), len(images))
+    places = send(named[1], learner.device)
+    features = learner.features(images.gather(named[0])[None])[0]
     shots = pool.support.shape[1]
 
     def part(which: torch.Tensor | slice, graph: bool) -> TaskFeatures:

@@ -9,15 +9,16 @@ validation classes, not from training images.
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from derts.config import StrategyConfig
 from derts.errors import DertsError
-from derts.evaluation import evaluate
+from derts.evaluation import accuracies
 from derts.learners.anil import ANIL
+from derts.learners.embedding import named_images
 from derts.learners.maml import MAML
 from derts.selection.agreement import Agreement, Candidates, look_at, running_statistics
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
@@ -65,6 +66,14 @@ class Scheduler(nn.Module):
         return scores.squeeze(1)
 
 
+class Drawn(NamedTuple):
+    """Candidates with their `named_images`, and clean tasks for the reward."""
+
+    candidates: TaskPool
+    named: tuple[torch.Tensor, torch.Tensor]
+    rewarding: TaskPool
+
+
 class AdaptiveScheduler(Strategy):
     """Each update: score candidates, try a batch, learn from its reward, then pick the real one."""
 
@@ -73,11 +82,11 @@ class AdaptiveScheduler(Strategy):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             self.scheduler = Scheduler()
-        self.optimiser = torch.optim.Adam(self.scheduler.parameters(), lr=LEARNING_RATE)
+        self.optimiser = torch.optim.Adam(self.scheduler.parameters(), lr=LEARNING_RATE, fused=True)
         self.baseline: float | None = None
         self.steps = 0
         self._images_per_task = 0
-        self._ahead: tuple[int, Future[tuple[TaskPool, TaskPool]]] | None = None
+        self._ahead: tuple[int, Future[Drawn]] | None = None
         self._drawer = ThreadPoolExecutor(1, "derts-draw")
 
     def check(self, context: Context) -> None:
@@ -94,16 +103,20 @@ class AdaptiveScheduler(Strategy):
             return MetaBatch(context.draw(context.meta_batch, "batch", context.update))
         random = generator((context.seed, "ats", context.update))
         with context.clock.phase("pool"):
-            candidates, rewarding = self._drawn(context)
+            candidates, named, rewarding = self._drawn(context)
         assert isinstance(context.learner, ANIL | MAML)
         with running_statistics(context.learner):
             with context.clock.phase("estimating"):
-                looked_at = look_at(context.learner, context.images, candidates)
+                looked_at = look_at(context.learner, context.images, candidates, named)
                 signs = looked_at.signs.cpu()
             with context.clock.phase("selecting"), one_thread():
                 scores = self.scheduler(signs, context.progress)
                 tried, likelihood = sample_in_order(scores, context.meta_batch, random)
-                self._learn(self._reward(context, looked_at, tried, rewarding), likelihood)
+                reward = self._reward(context, looked_at, tried, rewarding)
+                # while a GPU is still busy with the reward
+                self.optimiser.zero_grad()
+                (-likelihood).backward()
+                self._learn(float(reward))
         with context.clock.phase("selecting"), one_thread(), torch.no_grad():
             temperature = max(LEAST_TEMPERATURE, COOLING**self.steps)
             scores = self.scheduler(signs, context.progress) / temperature
@@ -111,7 +124,7 @@ class AdaptiveScheduler(Strategy):
             self.steps += 1
         return MetaBatch(candidates[chosen])
 
-    def _drawn(self, context: Context) -> tuple[TaskPool, TaskPool]:
+    def _drawn(self, context: Context) -> Drawn:
         """Candidates and reward tasks, drawn while the last update ran; then start on the next."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead[0] != context.update:
@@ -122,7 +135,7 @@ class AdaptiveScheduler(Strategy):
         self._ahead = following, self._drawer.submit(self._draw, context, following)
         return drawn
 
-    def _draw(self, context: Context, update: int) -> tuple[TaskPool, TaskPool]:
+    def _draw(self, context: Context, update: int) -> Drawn:
         """Candidates share as many different images as one meta-batch has, to cost less."""
         assert context.draw_validation is not None
         if not self._images_per_task:
@@ -132,19 +145,24 @@ class AdaptiveScheduler(Strategy):
         count = CANDIDATES * context.meta_batch
         candidates = context.draw(count, "candidates", update, images)
         rewarding = context.draw_validation(context.meta_batch, "reward", update, images // 4)
-        return candidates, rewarding
+        indices = torch.cat((candidates.support, candidates.query), 1)
+        return Drawn(candidates, named_images(indices, len(context.images)), rewarding)
 
-    def _learn(self, reward: float, likelihood: torch.Tensor) -> None:
-        """One REINFORCE step with a running mean of rewards as baseline."""
+    def _learn(self, reward: float) -> None:
+        """One REINFORCE step with a running mean of rewards as baseline.
+
+        The gradients are those of the negative likelihood.
+        """
         baseline = reward if self.baseline is None else self.baseline
-        self.optimiser.zero_grad()
-        (-(reward - baseline) * likelihood).backward()
+        for parameter in self.scheduler.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(reward - baseline)
         self.optimiser.step()
         self.baseline = BASELINE_MOMENTUM * baseline + (1 - BASELINE_MOMENTUM) * reward
 
     def _reward(
         self, context: Context, candidates: Candidates, tried: torch.Tensor, rewarding: TaskPool
-    ) -> float:
+    ) -> torch.Tensor:
         """Accuracy on validation tasks (0 … 1) after one SGD step on those tried, then undone."""
         assert context.validation_images is not None
         learner: Any = context.learner
@@ -154,10 +172,10 @@ class AdaptiveScheduler(Strategy):
         with torch.no_grad():
             for value, step in zip(parameters, steps, strict=True):
                 value.sub_(step, alpha=learner.inner_lr)
-            found = evaluate(learner, context.validation_images, rewarding)
+            found = accuracies(learner, context.validation_images, rewarding).mean()
             for value, before in zip(parameters, kept, strict=True):
                 value.copy_(before)
-        return found.mean / 100
+        return found
 
     def state_dict(self) -> State:
         return {

@@ -7,6 +7,7 @@ import torch
 from derts.config import StrategyConfig
 from derts.kernels import usable_on
 from derts.selection.choice import Candidates, Picked
+from derts.selection.difficulty import pick_by_loss
 from derts.selection.facility_location import select
 from derts.selection.rounds import PoolTasks
 from derts.selection.weights import selection_weights
@@ -18,7 +19,7 @@ QUICKER_ON_CPU = 4096
 
 
 def derts_tasks(config: StrategyConfig) -> PoolTasks:
-    """Drop what looks noisy, select by facility location (or uniformly), weigh."""
+    """Drop what looks noisy, select by facility location (uniformly, the hardest), weigh."""
     return PoolTasks(config, pick_facilities)
 
 
@@ -29,6 +30,8 @@ def pick_facilities(candidates: Candidates) -> Picked:
     if config.engine == "uniform":
         chosen = torch.randperm(len(candidates.indices), generator=random)[:count]
         return Picked(candidates.indices[chosen], torch.ones(count))
+    if config.engine == "hardest":
+        return pick_by_loss(candidates, hardest=True)
     rows = candidates.gradients()
     if len(rows) <= QUICKER_ON_CPU and not (usable_on(rows.device) and config.engine == "greedy"):
         rows = rows.cpu()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 
 from derts.config import StrategyConfig
 from derts.errors import DertsError
-from derts.gradients import estimate_pool, usable_estimates, with_random_labels
+from derts.gradients import PoolEstimate, estimate_pool, usable_estimates, with_random_labels
+from derts.learners.trust import Trust, find_trust
 from derts.selection.choice import Choice, Pick, Seed, choose, needs_reference
 from derts.selection.record import RoundRecord
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
 from derts.tasks.pool import TaskPool
+from derts.threads import one_thread
+from derts.transfer import send
 
 
 class Drawn(NamedTuple):
@@ -39,11 +43,15 @@ class PoolTasks(Strategy):
         self.position = 0
         self.batches: list[torch.Tensor] = []
         self.weights = torch.zeros(0)
+        self.trust: torch.Tensor | None = None  # of a run that is resumed
+        self.table: torch.Tensor | None = None
         self._pool: TaskPool | None = None
         self._ahead: Future[Drawn] | None = None
         self._drawer = ThreadPoolExecutor(1, "derts-draw")
 
     def check(self, context: Context) -> None:
+        if self.config.doubt == "posterior":
+            context.learner.trust = Trust(context.learner.device)
         possible = usable_estimates(context.learner)
         if self.config.estimate not in possible:
             raise DertsError(
@@ -54,6 +62,9 @@ class PoolTasks(Strategy):
     def next_batch(self, context: Context) -> MetaBatch:
         if context.update < self.config.warmup:
             return MetaBatch(context.draw(context.meta_batch, "batch", context.update))
+        if self.trust is not None and context.learner.trust is not None:
+            context.learner.trust.table.copy_(self.trust)
+            self.trust = None
         if self.position == len(self.batches):
             self._start_round(context)
         if self._pool is None:  # a resumed run: the pool is drawn again from its seed
@@ -68,12 +79,14 @@ class PoolTasks(Strategy):
             "position": self.position,
             "batches": list(self.batches),
             "weights": self.weights,
+            **({} if self.table is None else {"trust": self.table}),
         }
 
     def load_state_dict(self, state: State) -> None:
         if "round" in state:  # the state of another strategy's warm-up has none
             self.round, self.position = state["round"], state["position"]
             self.batches, self.weights = list(state["batches"]), state["weights"]
+            self.trust = self.table = state.get("trust")
             self._pool = self._ahead = None
 
     def _start_round(self, context: Context) -> None:
@@ -88,11 +101,14 @@ class PoolTasks(Strategy):
             pool,
             (config.estimate,),
             reference=reference,
+            probabilities=config.doubt == "posterior",
             clock=clock,
         )
-        with clock.phase("selecting"):
+        on_gpu = context.learner.device.type == "cuda"
+        with clock.phase("selecting"), one_thread() if on_gpu else nullcontext():
             seed: Seed = (context.seed, "round", self.round)
             choice = choose(config, estimate, context.meta_batch, seed, self.pick)
+            doubt = self._doubt(context, estimate, pool, choice)
         self.batches, self.weights = list(choice.batches), choice.weights
         self._pool, self.position = pool, 0
         spent = {
@@ -106,6 +122,7 @@ class PoolTasks(Strategy):
                 "seconds": {name: value for name, value in spent.items() if value},
                 **choice.record(),
                 "noise": noise_record(wrong, choice),
+                **doubt,
             }
         )
         if context.keep_round is not None:
@@ -117,6 +134,19 @@ class PoolTasks(Strategy):
                     )
                 )
         self.round += 1
+
+    def _doubt(
+        self, context: Context, estimate: PoolEstimate, pool: TaskPool, choice: Choice
+    ) -> dict[str, Any]:
+        """Tell the learner which labels to believe, from tasks that do not look noisy."""
+        if context.learner.trust is None or estimate.probabilities is None:
+            return {}
+        kept = ~choice.drop.to(estimate.probabilities.device)
+        labels = send(pool.query_labels, kept.device)[kept]
+        table, share = find_trust(estimate.probabilities[kept], labels)
+        context.learner.trust.table.copy_(table)
+        self.table = table.cpu()
+        return {"labels_look_wrong": round(share, 6)}
 
     def _drawn(self, context: Context) -> Drawn:
         """This round's pool, drawn while the last round trained; then start on the next one."""
@@ -131,7 +161,10 @@ class PoolTasks(Strategy):
         reference = None
         if needs_reference(self.config):
             reference = with_random_labels(pool, (context.seed, "reference", number))
-        return Drawn(pool, pool.mislabelled(), reference)
+        wrong = pool.mislabelled()
+        if context.learner.device.type == "cuda":
+            pool, reference = pool.pinned(), reference and reference.pinned()
+        return Drawn(pool, wrong, reference)
 
 
 def noise_record(wrong: torch.Tensor, choice: Choice) -> dict[str, Any]:

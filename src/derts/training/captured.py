@@ -45,11 +45,12 @@ class CapturedUpdate:
                 learner.forward_tasks(images, self.pool)[0].mean().backward()
                 optimiser.zero_grad(set_to_none=True)
         torch.cuda.current_stream(learner.device).wait_stream(side)
+        mode = "thread_local"  # another thread may be drawing tasks into pinned memory meanwhile
         self.forward = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.forward):
+        with torch.cuda.graph(self.forward, capture_error_mode=mode):
             self.losses, self.accuracies = learner.forward_tasks(images, self.pool)
         self.backward = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.backward, pool=self.forward.pool()):
+        with torch.cuda.graph(self.backward, pool=self.forward.pool(), capture_error_mode=mode):
             self.loss = (self.losses * self.weights).mean()
             self.loss.backward()
             self.norm = finish()
