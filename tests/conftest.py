@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from derts.data import ImageTable, glyphs
 
@@ -29,3 +30,17 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty current folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a person who comes with own images has: twelve folders of glyph pictures."""
+    folder = tmp_path_factory.mktemp("own") / "photos"
+    table = glyphs(characters=60, images_per_character=24)["train"]
+    for index, label in enumerate(table.labels.tolist()):
+        if label < 12:
+            place = folder / f"letter-{label:02d}"
+            place.mkdir(parents=True, exist_ok=True)
+            picture = Image.fromarray(255 - table.images[index, :, :, 0].numpy())
+            picture.resize((50, 40)).save(place / f"{index % 24:02d}.png")
+    return folder

@@ -10,6 +10,8 @@ Read the package in the order in which the data flows:
     selection    6. who trains next            -> weighted meta-batches
     training     7. the loop                   -> checkpoints and a run folder
     evaluation   8. fixed test tasks           -> mean and interval
+    report       9. run folders                -> one page, sheets of pictures
+    predict      use a trained model: a few labelled images in, labels for the rest out
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from derts.gradients import estimate_gradients
     from derts.learners import ANIL, MAML, Learner, ProtoNet, build_learner
     from derts.learners.own import OwnLearner
+    from derts.predict import FewShotModel, load_model
     from derts.selection import Selection, Strategy, select
     from derts.tasks import SwapNoise, TaskNoise, TaskPool
     from derts.training import Trainer, train
@@ -34,6 +37,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "ANIL": "learners",
     "DertsError": "errors",
+    "FewShotModel": "predict",
     "ImageTable": "data",
     "Learner": "learners",
     "MAML": "learners",
@@ -54,6 +58,7 @@ _HOMES = {
     "evaluate": "evaluation",
     "from_dataset": "data",
     "glyphs": "data",
+    "load_model": "predict",
     "open_data": "data",
     "train": "training",
 }
@@ -62,6 +67,7 @@ __all__ = [
     "ANIL",
     "MAML",
     "DertsError",
+    "FewShotModel",
     "ImageTable",
     "Learner",
     "LearnerConfig",
@@ -81,6 +87,7 @@ __all__ = [
     "evaluate",
     "from_dataset",
     "glyphs",
+    "load_model",
     "open_data",
     "select",
     "train",

@@ -19,10 +19,17 @@ COMMANDS = {
     "data info": ("derts.commands.data:info", "show what a store holds"),
     "data verify": ("derts.commands.data:verify", "check a store against its checksums"),
     "train": ("derts.commands.train:train", "train a few-shot learner and evaluate it"),
+    "report": ("derts.commands.report:report", "one page about runs, for a browser"),
+    "predict": ("derts.commands.predict:predict", "label images by a few examples per class"),
+    "export": ("derts.commands.export:export", "write a run's model as one file with a card"),
+    "inspect": ("derts.commands.inspect:inspect", "which classes and images look mislabelled"),
+    "runs": ("derts.commands.runs:runs", "list run folders with status and result"),
+    "compare": ("derts.commands.runs:compare", "runs side by side, paired over seeds"),
     "diagnose": ("derts.commands.diagnose:diagnose", "how well estimates stand for a pool"),
     "select": ("derts.commands.select:select", "select rows of any matrix, no tasks needed"),
     "reproduce": ("derts.commands.reproduce:reproduce", "the paper's tables, ours beside theirs"),
     "evaluate": ("derts.commands.evaluate:evaluate", "evaluate a trained run again"),
+    "completion": ("derts.commands.completion:completion", "what your shell needs to complete"),
 }
 
 
@@ -93,7 +100,8 @@ def overview(names: Sequence[str] | None = None) -> str:
             "Start with:",
             "  derts train --preset demo                     a few-shot learner on built-in glyphs",
             "  derts data prepare my-photos my-store         your own images, a folder per class",
-            "  derts train --data my-store --tasks.shot 1    train on them",
+            "  derts train --data my-store --out runs/first  train on them",
+            "  derts report runs/first                       what it reached and chose, as a page",
         )
     )
 

@@ -14,10 +14,11 @@ from derts.config import StrategyConfig, TrainConfig
 from derts.config_file import Values, with_values
 from derts.data.table import ImageTable
 from derts.progress import Advance
-from derts.runs import write_atomically
+from derts.runs import Run, write_atomically
 from derts.statistics import Estimate, over_seeds, paired_difference
+from derts.training.checkpoint import save_checkpoint
 from derts.training.loop import Trainer
-from derts.training.run import Result, make_result
+from derts.training.run import Result, evaluation_event, make_result
 
 
 @dataclass
@@ -96,43 +97,67 @@ def compare(
     after_run: Callable[[Result, Trainer], None] = lambda result, trainer: None,
     advance: Advance = lambda count=1, note=None: None,
     comparison: Comparison | None = None,
+    folder: Path | None = None,
 ) -> Comparison:
     """Train every variant (values on top of `base`) with every seed.
 
-    Variants that differ in nothing but the strategy continue from one shared warm-up.
+    Variants that differ in nothing but the strategy continue from one shared warm-up. With a
+    `folder`, each leaves a run folder NAME-seedN in it, over one that may be there.
     """
     comparison = comparison or Comparison()
     for seed in seeds:
-        warm: dict[TrainConfig, dict[str, Any]] = {}
+        warm: dict[TrainConfig, tuple[dict[str, Any], list[Result]]] = {}
         for name, values in variants.items():
             config = replace(with_values(base, values, f"variant {name}"), seed=seed).resolved()
-            trainer, record = _trainer(config, tables)
+            events: list[Result] = []
+            trainer = Trainer(config, tables, events.append)
+            run = None if folder is None else _folder(folder / f"{name}-seed{seed}", trainer)
             shared = replace(config, strategy=StrategyConfig(warmup=config.strategy.warmup))
             if shared not in warm:
-                trainer.train(config.strategy.warmup, advance)
-                warm[shared] = copy.deepcopy(trainer.state_dict())
+                _train_validating(trainer, config.strategy.warmup, advance)
+                warm[shared] = (copy.deepcopy(trainer.state_dict()), list(events))
             else:
-                trainer.load_state_dict(copy.deepcopy(warm[shared]))
+                state, earlier = warm[shared]
+                trainer.load_state_dict(copy.deepcopy(state))
+                events += earlier
             before = dict(trainer.clock.seconds)
-            trainer.train(
-                advance=lambda count=1, note=None, name=name: advance(count, f"{name}: {note}")
-            )
+            _train_validating(trainer, config.updates, _named(name, advance))
             evaluation = trainer.evaluate(config.evaluation.split)
             result = make_result(trainer, evaluation)
-            result |= {"variant": name, **summarise(trainer, before, record)}
+            rounds = [event for event in events if event["event"] == "round"]
+            result |= {"variant": name, **summarise(trainer, before, rounds)}
             comparison.results.append(result)
+            if run is not None:
+                _write(run, trainer, events, result)
             after_run(result, trainer)
     return comparison
 
 
-def _trainer(config: TrainConfig, tables: Mapping[str, ImageTable]) -> tuple[Trainer, list[Result]]:
-    rounds: list[Result] = []
+def _named(name: str, advance: Advance) -> Advance:
+    return lambda count=1, note=None: advance(count, f"{name}: {note}")
 
-    def log(event: Result) -> None:
-        if event["event"] == "round":
-            rounds.append(event)
 
-    return Trainer(config, tables, log), rounds
+def _folder(path: Path, trainer: Trainer) -> Run:
+    run = Run.create(path, trainer.config, overwrite=True)
+    trainer.context.keep_round = run.keep_round
+    return run
+
+
+def _train_validating(trainer: Trainer, until: int, advance: Advance) -> None:
+    """Train up to an update; on the way, validation accuracy as often as the config says."""
+    every, until = trainer.config.validate_every, min(until, trainer.config.updates)
+    while trainer.update < until:
+        following = (trainer.update // every + 1) * every if every else until
+        trainer.train(min(following, until), advance)
+        if every and trainer.update % every == 0:
+            trainer.log(evaluation_event("validation", trainer, trainer.evaluate("val")))
+
+
+def _write(run: Run, trainer: Trainer, events: list[Result], result: Result) -> None:
+    for event in events:
+        run.log(event)
+    save_checkpoint(run.path / "checkpoints", trainer.update, trainer.state_dict())
+    run.write_result(result)
 
 
 def summarise(trainer: Trainer, before: Mapping[str, float], rounds: list[Result]) -> Result:

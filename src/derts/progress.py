@@ -76,28 +76,28 @@ def _bar(title: str, total: int | None, unit: str, stream: TextIO) -> Iterator[A
         BarColumn,
         MofNCompleteColumn,
         TextColumn,
-        TimeElapsedColumn,
         TimeRemainingColumn,
     )
     from rich.progress import Progress as RichProgress
+    from rich.table import Column
 
+    # where the line is too narrow for all, the bar gives way, then the note wraps: never a number
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+        BarColumn(bar_width=None, table_column=Column(ratio=1)),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[rate]}", table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[note]}", table_column=Column()),
     )
-    with RichProgress(*columns, console=Console(file=stream)) as display:
+    with RichProgress(*columns, console=Console(file=stream), expand=True) as display:
         task = display.add_task(escape(title), total=total, rate="", note="")
         started, done = time.monotonic(), 0
 
         def advance(count: int = 1, note: str | None = None) -> None:
             nonlocal done
             done += count
-            rate = f"{_rate(done, time.monotonic() - started)} {unit}/s"
+            rate = f"{_rate(done, time.monotonic() - started)}/s"
             fields = {"rate": rate} if note is None else {"rate": rate, "note": escape(note)}
             display.update(task, advance=count, **fields)  # type: ignore[arg-type]
 

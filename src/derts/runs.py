@@ -1,4 +1,4 @@
-"""A run folder: config.toml, events.jsonl, checkpoints/ and result.json."""
+"""A run folder: config.toml, events.jsonl, rounds/, checkpoints/ and result.json."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from derts import __version__
 from derts.config import TrainConfig
 from derts.config_file import read_config, to_toml
 from derts.errors import DertsError
 
+if TYPE_CHECKING:
+    from derts.selection.record import RoundRecord
+
 Event = dict[str, Any]
+KEEP_ROUNDS = 3
 
 
 class Run:
@@ -75,6 +79,31 @@ class Run:
         kept = [event for event in self.events() if event.get("update", 0) <= update]
         lines = "".join(json.dumps(event) + "\n" for event in kept)
         write_atomically(self.path / "events.jsonl", lines.encode())
+
+    def keep_round(self, record: RoundRecord) -> None:
+        """Keep what a round decided task by task, for the report; only of the newest rounds."""
+        folder = self.path / "rounds"
+        folder.mkdir(exist_ok=True)
+        write_atomically(folder / f"round-{record.number:06d}.safetensors", record.to_bytes())
+        for old in self.round_files()[:-KEEP_ROUNDS]:
+            old.unlink(missing_ok=True)
+
+    def round_files(self) -> list[Path]:
+        """The records of rounds that are kept, oldest first."""
+        return sorted((self.path / "rounds").glob("round-*.safetensors"))
+
+    def result(self) -> Event | None:
+        """What result.json holds; None while the run is not finished."""
+        path = self.path / "result.json"
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise DertsError(f"{path} is damaged ({error}): remove it and resume") from None
+        if not isinstance(found, dict) or "accuracy" not in found:
+            raise DertsError(f"{path} holds no result: remove it and resume the run")
+        return found
 
     def write_result(self, result: Event, name: str = "result.json") -> Path:
         """Write a result as JSON, whole or not at all."""

@@ -243,6 +243,7 @@ def test_destination_that_is_taken(class_folders: MakeImages, tmp_path: Path) ->
     assert prepare(source, store, size=8, workers=1).notes == ("it is prepared already",)
     with pytest.raises(DertsError, match="--overwrite"):
         prepare(source, store, size=9, workers=1)
+    assert not (tmp_path / "store.partial").exists()
     prepare(source, store, size=9, workers=1, overwrite=True)
     assert open_store(store)["train"].image_shape == (9, 9, 3)
     with pytest.raises(DertsError, match="is no store"):
@@ -296,3 +297,27 @@ def test_script_without_a_main_guard(class_folders: MakeImages, tmp_path: Path) 
     )
     ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert "DertsError: a worker process ended unexpectedly: in a script, call" in ended.stderr
+
+
+@pytest.mark.parametrize("splits", [False, True])
+def test_small_classes_are_left_out(
+    splits: bool, class_folders: MakeImages, tmp_path: Path
+) -> None:
+    source = class_folders("source", "abcdef", count=5)
+    if splits:
+        (tmp_path / "split").mkdir()
+        source = source.rename(tmp_path / "split" / "train").parent
+    inner = source / "train" if splits else source
+    for name in ("1.png", "2.png"):
+        (inner / "c" / name).unlink()
+    done = prepare(source, tmp_path / "store", size=8, workers=1, min_images=5)
+    names = {
+        name for table in open_store(tmp_path / "store").values() for name in table.class_names
+    }
+    assert names == set("abdef")
+    assert done.notes == ("left out 1 classes with fewer than 5 images: c",)
+    with pytest.raises(DertsError, match="min_images 0"):
+        prepare(source, tmp_path / "other", min_images=0)
+    with pytest.raises(DertsError, match=r"classes cannot be split|no class folder with 6 images"):
+        prepare(source, tmp_path / "other", min_images=6)
+    assert not (tmp_path / "other.partial").exists()

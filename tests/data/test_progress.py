@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 
@@ -60,3 +61,18 @@ def test_an_error_passes_through() -> None:
 
     with pytest.raises(KeyError):
         fail()
+
+
+@pytest.mark.parametrize("title", ["training", "demo"])
+def test_every_number_is_seen_on_eighty_columns(
+    title: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    stream = Terminal()
+    note = "random: " * (title == "demo") + "loss 0.316 accuracy 88.6% selection 12%"
+    with progress(title, total=60_000, unit="updates", stream=stream) as advance:
+        monkeypatch.setattr("derts.progress._rate", lambda done, seconds: "5.28")
+        advance(31_000, note=note)
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
+    last = [line for line in re.split(r"[\r\n]", plain) if line.strip()][-1]
+    assert all(part in last for part in (title, "31000/60000", "5.28/s", note))

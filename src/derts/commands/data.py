@@ -19,7 +19,19 @@ An interrupted run continues where it stopped.
 
 Examples:
   derts data prepare my-photos my-store --size 84
+  derts data prepare my-photos my-store --min-images 20 --skip-broken
   derts data prepare downloads/mini-imagenet mini
+"""
+
+INFO = """Show what a store holds: splits, classes, images, size on disk.
+
+Examples:
+  derts data info my-store
+"""
+VERIFY = """Read every array of a store and compare it with its checksum.
+
+Examples:
+  derts data verify my-store
 """
 
 
@@ -43,6 +55,8 @@ class PrepareOptions:
     """Replace a store that is already there."""
     seed: int = 0
     """Decides the split of the classes where the source has none."""
+    min_images: int = 1
+    """Leave out class folders with fewer images (a task needs shot + query of each class)."""
     split_fractions: tuple[float, float, float] = (0.64, 0.16, 0.20)
     """Shares of the classes for train, val and test where the source has no split."""
 
@@ -72,6 +86,7 @@ def prepare(arguments: Sequence[str]) -> None:
         overwrite=options.overwrite,
         seed=options.seed,
         split_fractions=options.split_fractions,
+        min_images=options.min_images,
         progress=progress,
     )
     for note in made.notes:
@@ -81,14 +96,13 @@ def prepare(arguments: Sequence[str]) -> None:
 
 def info(arguments: Sequence[str]) -> None:
     """Parse and print."""
-    options = parse(StoreOptions, arguments, "data info", "Show what a store holds.")
+    options = parse(StoreOptions, arguments, "data info", INFO)
     _show(options.store)
 
 
 def verify(arguments: Sequence[str]) -> None:
     """Parse, verify, print."""
-    help_text = "Check every array of a store against its checksum."
-    options = parse(StoreOptions, arguments, "data verify", help_text)
+    options = parse(StoreOptions, arguments, "data verify", VERIFY)
 
     from derts.data import verify_store
     from derts.progress import progress

@@ -12,10 +12,17 @@ from derts.errors import DertsError
 DESCRIPTION = """Compare random sampling with derts on built-in data with many mislabelled tasks.
 
 Trains a small ProtoNet on glyphs, both strategies from the same warm-up and with the same seeds,
-and prints accuracy on characters never trained on, with the paired difference and its interval.
+prints accuracy on characters never trained on, with the paired difference and its interval, and
+writes a page for your browser.
+
+Examples:
+  derts demo
+  derts demo --small --seeds 1 --out /tmp/demo
 """
 # few enough images that a pool uses each many times, so that embedding them is cheap
 CHARACTERS, IMAGES = 120, 20
+DATA = f"glyphs-{CHARACTERS}x{IMAGES}"
+SETTINGS = {"data": DATA, "validate_every": 15, "log_every": 5}
 SMALL = {"model": {"width": 4}, "meta_batch": 2, "evaluation": {"tasks": 20}}
 
 
@@ -28,7 +35,7 @@ class DemoOptions:
     updates: int | None = None
     """Updates per run (default: the demo preset's)."""
     out: Path = Path("runs/demo")
-    """Folder for report.txt and results.json."""
+    """Folder for the report, results.json and a run folder per strategy and seed."""
     quiet: bool = False
     """No progress, just the result."""
     small: bool = False
@@ -45,21 +52,24 @@ def demo(arguments: Sequence[str]) -> None:
 
     from derts.comparison import compare
     from derts.config_file import apply_presets, with_values
-    from derts.data import glyphs
+    from derts.data import open_data
     from derts.progress import progress
+    from derts.report.page import make_report
 
-    config = apply_presets(["demo"])
+    config = with_values(apply_presets(["demo"]), SETTINGS, "the demo")
     if options.small:
         config = with_values(config, SMALL, "--small")
     if options.updates is not None:
         config = with_values(config, {"updates": options.updates}, "--updates")
-    tables = glyphs(characters=CHARACTERS, images_per_character=IMAGES)
+    tables = open_data(DATA)
     names = ("random", "derts")
     variants = {name: {"strategy": {"name": name}} for name in names}
     warmup = min(config.strategy.warmup, config.updates)
     total = options.seeds * (warmup + len(names) * (config.updates - warmup))
-    with progress("comparing", total, "updates", quiet=options.quiet) as advance:
-        found = compare(config, variants, range(options.seeds), tables, advance=advance)
+    with progress("demo", total, "updates", quiet=options.quiet) as advance:
+        found = compare(
+            config, variants, range(options.seeds), tables, advance=advance, folder=options.out
+        )
     found.save(options.out / "results.json")
     fraction, flip = config.tasks.noisy_fraction, config.tasks.flip
     about = (
@@ -71,4 +81,7 @@ def demo(arguments: Sequence[str]) -> None:
     report = f"{about}\n{table_text(found.table())}\n"
     (options.out / "report.txt").write_text(report, encoding="utf-8")
     print(report)
-    print(f"report   {options.out / 'report.txt'}\nresults  {options.out / 'results.json'}")
+    runs = [options.out / f"{name}-seed{seed}" for name in names for seed in range(options.seeds)]
+    page = make_report(runs).save(options.out / "report.html")
+    print(f"results  {options.out / 'results.json'}")
+    print(f"report   {page.resolve()}  (open it in a browser)")

@@ -43,6 +43,8 @@ class TrainOptions:
     """Replace a run that is already there."""
     resume: Path | None = None
     """Go on with this interrupted run; its own config holds, other options do not."""
+    tensorboard: bool = False
+    """Also write curves for TensorBoard into the run folder (needs derts[tensorboard])."""
     quiet: bool = False
     """No progress, just the result."""
     run: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
@@ -55,14 +57,18 @@ def train(arguments: Sequence[str]) -> None:
     from derts.training import resume
     from derts.training import train as run
 
+    out = options.resume or options.out or Path("runs") / default_name(options.run)
+    listen = None
+    if options.tensorboard:
+        from derts.report.tensorboard import tensorboard_listener
+
+        listen = tensorboard_listener(out / "tensorboard")
     if options.resume is not None:
-        out = options.resume
         config = Run.open(out).config
-        result = resume(out, quiet=options.quiet)
+        result = resume(out, quiet=options.quiet, listen=listen)
     else:
         config = options.run
-        out = options.out or Path("runs") / default_name(config)
-        result = run(config, out, overwrite=options.overwrite, quiet=options.quiet)
+        result = run(config, out, overwrite=options.overwrite, quiet=options.quiet, listen=listen)
     seconds = result["seconds"]
     training = sum(seconds[name] for name in TRAINING_PHASES if name in seconds)
     selection = sum(seconds[name] for name in SELECTION_PHASES if name in seconds)
@@ -80,6 +86,7 @@ def train(arguments: Sequence[str]) -> None:
                 f"{len(result['accuracies'])} {result['split']} tasks",
             ),
             ("run", str(out)),
+            ("next", f"derts report {out}"),
         ]
     )
 

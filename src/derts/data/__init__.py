@@ -2,7 +2,7 @@
 
 open_data       glyphs or a prepared store, as ImageTables by split
 prepare         any data set on disk -> a store; find_source says which kind it is
-open_store, verify_store, describe_store, save_table
+open_store, verify_store, describe_store, image_names, save_table
 from_dataset    any torch Dataset -> an ImageTable
 glyphs          the built-in data: letters and digits in twelve fonts
 """
@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from derts.data.glyph_data import glyphs
     from derts.data.open import open_data
     from derts.data.preparation import Prepared, prepare
-    from derts.data.store import StoreDescription, describe_store, open_store, verify_store
+    from derts.data.store import (
+        StoreDescription,
+        describe_store,
+        image_names,
+        open_store,
+        verify_store,
+    )
     from derts.data.table import ImageTable
     from derts.data.torch_dataset import from_dataset
     from derts.data.write import save_table
@@ -30,6 +36,7 @@ __all__ = [
     "find_source",
     "from_dataset",
     "glyphs",
+    "image_names",
     "open_data",
     "open_store",
     "prepare",
@@ -45,6 +52,7 @@ _HOMES = {
     "find_source": "find",
     "from_dataset": "torch_dataset",
     "glyphs": "glyph_data",
+    "image_names": "store",
     "open_data": "open",
     "open_store": "store",
     "prepare": "preparation",

@@ -69,17 +69,18 @@ def split_by_class(
 def _list_splits(folders: dict[str, Path], listing: Listing) -> dict[str, Split]:
     splits: dict[str, Split] = {}
     for split, folder in folders.items():
-        found = _list_classes(folder)
+        found = _list_classes(folder, listing)
         if not found:
+            least = f"{listing.min_images} images" if listing.min_images > 1 else "an image"
             raise DertsError(
-                f"{folder} holds no image in any class folder: put images in, or remove the folder"
+                f"{folder} has no class folder with {least}: put images in, or remove the folder"
             )
         splits[split] = _as_split(folder, found)
     return splits
 
 
 def _split_classes(folder: Path, listing: Listing) -> dict[str, Split]:
-    found = _list_classes(folder)
+    found = _list_classes(folder, listing)
     chosen = split_by_class(sorted(found), listing.split_fractions, listing.seed)
     return {
         split: _as_split(folder, {name: found[name] for name in names})
@@ -96,10 +97,12 @@ def _as_split(folder: Path, classes: dict[str, list[tuple[str, int]]]) -> Split:
     return Split(tuple(classes), labels.astype(np.int64), images)
 
 
-def _list_classes(folder: Path) -> dict[str, list[tuple[str, int]]]:
-    """Per class that has images, sorted: (path relative to the folder, size in bytes)."""
+def _list_classes(folder: Path, listing: Listing) -> dict[str, list[tuple[str, int]]]:
+    """Per class that has enough images, sorted: (path relative to the folder, size in bytes)."""
     listed = {child.name: list_images(child, folder) for child in _folders(folder)}
-    return {name: files for name, files in sorted(listed.items()) if files}
+    few = [name for name, files in sorted(listed.items()) if 0 < len(files) < listing.min_images]
+    listing.left_out.extend(few)
+    return {n: files for n, files in sorted(listed.items()) if files and n not in few}
 
 
 def list_images(folder: Path, root: Path) -> list[tuple[str, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import torch
@@ -18,14 +19,19 @@ def open_data(
 ) -> dict[str, ImageTable]:
     """The splits of "glyphs" or of a prepared store, their images moved to `device` if given.
 
+    "glyphs-120x20" are 120 of the characters with 20 images each.
+
     A store's images uint8 [n, height, width, channels] stay on disk unless a device is given.
 
     >>> open_data("no-such-store")
     Traceback (most recent call last):
     derts.errors.DertsError: no-such-store does not exist: ... or "glyphs"
     """
+    sizes = re.fullmatch(r"glyphs-(\d+)x(\d+)", str(source))
     if source == "glyphs":
         tables = glyphs()
+    elif sizes and not Path(source).exists():
+        tables = glyphs(characters=int(sizes[1]), images_per_character=int(sizes[2]))
     elif (Path(source) / "store.json").is_file():
         tables = open_store(source)
     elif not Path(source).exists():

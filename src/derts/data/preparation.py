@@ -13,7 +13,7 @@ import numpy as np
 
 from derts.data.find import find_source
 from derts.data.journal import Journal
-from derts.data.source import DEFAULT_FRACTIONS, Listing, Source, Split
+from derts.data.source import DEFAULT_FRACTIONS, FileImages, Listing, Source, Split
 from derts.data.store import SplitEntry, StoreDescription, describe_store
 from derts.data.worker import Job, run_jobs
 from derts.data.write import (
@@ -53,6 +53,7 @@ def prepare(
     overwrite: bool = False,
     seed: int = 0,
     split_fractions: tuple[float, float, float] = DEFAULT_FRACTIONS,
+    min_images: int = 1,
     progress: Progress | None = None,
 ) -> Prepared:
     """Decode a data set's images once into a store that opens at once.
@@ -61,6 +62,7 @@ def prepare(
     workers          processes; 0 is one per core
     skip_broken      leave broken images out instead of stopping
     split_fractions  train, val and test shares of the classes, where the source has no splits
+    min_images       leave out class folders with fewer images
 
     What an interrupted call has finished, a second one with the same arguments keeps.
 
@@ -79,6 +81,8 @@ def prepare(
         raise DertsError(f"size {size} is out of range: give a side of 1 to 4096 pixels")
     if workers < 0:
         raise DertsError(f"workers {workers} is negative: give 0 for one per core, or a number")
+    if min_images < 1:
+        raise DertsError(f"min_images {min_images} is out of range: give 1 or more")
     workers = workers or _cores()
     found = find_source(source)
     if found.kind.startswith(("class", "folder")) and destination.is_relative_to(
@@ -88,22 +92,30 @@ def prepare(
     partial = partial_folder(destination)
     with disk_errors(destination):
         (partial / "scratch").mkdir(parents=True, exist_ok=True)
+        listing = Listing(partial / "scratch", seed, split_fractions, min_images)
         try:
-            splits = found.splits(Listing(partial / "scratch", seed, split_fractions))
+            splits = found.splits(listing)
+            _check_class_sizes(splits, min_images)
+            settings = {"size": size, "grayscale": grayscale}
+            fingerprint = _fingerprint(found, splits, settings)
+            if not overwrite and _is_prepared(destination, fingerprint, skip_broken):
+                remove_folder(partial)
+                return Prepared(describe_store(destination), notes=("it is prepared already",))
+            check_destination(destination, overwrite=overwrite)
         except DertsError:
             if not (partial / "journal").exists():
                 remove_folder(partial)
             raise
-        settings = {"size": size, "grayscale": grayscale}
-        fingerprint = _fingerprint(found, splits, settings)
-        if not overwrite and _is_prepared(destination, fingerprint, skip_broken):
-            remove_folder(partial)
-            return Prepared(describe_store(destination), notes=("it is prepared already",))
-        check_destination(destination, overwrite=overwrite)
         work = _Work(destination, partial, splits, size, 1 if grayscale else 3)
         resumed = work.start(fingerprint)
         work.decode(workers, silent if progress is None else progress, resumed)
         notes = work.check_broken(skip_broken)
+        if listing.left_out:
+            count, first = len(listing.left_out), ", ".join(listing.left_out[:5])
+            more = ", …" if count > 5 else ""
+            notes.append(
+                f"left out {count} classes with fewer than {min_images} images: {first}{more}"
+            )
         if resumed:
             notes.insert(0, f"continued: {resumed:,} images were done before")
         entries, left_out = work.finish(silent if progress is None else progress)
@@ -220,6 +232,10 @@ class _Work:
                     )
                 if not keep.all():
                     self._close_gaps(name, keep)
+                if isinstance(split.images, FileImages):
+                    names = [split.images.names[place] for place in np.flatnonzero(keep)]
+                    text = json.dumps(names) + "\n"
+                    (self.partial / f"{name}_names.json").write_text(text, encoding="utf-8")
                 used, labels = np.unique(split.labels[keep], return_inverse=True)
                 classes = tuple(split.class_names[number] for number in used)
                 categories = split.categories
@@ -241,6 +257,18 @@ class _Work:
         # From here on the chunks' places are wrong: an interruption must start over.
         self.journal.path.write_text("", encoding="utf-8")
         compact.replace(whole)
+
+
+def _check_class_sizes(splits: dict[str, Split], min_images: int) -> None:
+    """Only folders leave small classes out; other sources are refused if they have any."""
+    for name, split in splits.items():
+        counts = np.bincount(split.labels, minlength=len(split.class_names))
+        small = np.flatnonzero(counts < min_images)
+        if len(small):
+            raise DertsError(
+                f"class {split.class_names[small[0]]!r} of {name!r} has {counts[small[0]]} images, "
+                f"fewer than {min_images}: only class folders can leave classes out, unpack it"
+            )
 
 
 def _cores() -> int:

@@ -56,11 +56,16 @@ class Split:
 
 @dataclass(frozen=True)
 class Listing:
-    """What listing a source may need: where to put temporary files, how to split classes."""
+    """What listing a source may need: where to put temporary files, how to split classes.
+
+    Folders leave out classes with fewer than `min_images` and name them in `left_out`.
+    """
 
     scratch: Path
     seed: int = 0
     split_fractions: tuple[float, float, float] = DEFAULT_FRACTIONS
+    min_images: int = 1
+    left_out: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 store.json         format version, origin, settings; per split: classes, count, checksums
 train.npy          uint8 [n, size, size, channels], opened by memory-mapping
 train_labels.npy   int64 [n]
+train_names.json   the files that the images were, where they were files
 """
 
 from __future__ import annotations
@@ -127,6 +128,21 @@ def open_store(path: Path | str) -> dict[str, ImageTable]:
     """
     description = describe_store(path)
     return {name: _open_split(Path(path), name, e) for name, e in description.splits.items()}
+
+
+def image_names(source: Path | str, split: str) -> list[str] | None:
+    """The file names of a split's images in a store; None where they were no files."""
+    path = Path(source) / f"{split}_names.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise DertsError(f"{path} cannot be read ({error}): {REMAKE}") from None
+    wanted = describe_store(source).splits[split].count
+    if not isinstance(found, list) or len(found) != wanted:
+        raise DertsError(f"{path} does not name {wanted} images: {REMAKE}")
+    return [str(name) for name in found]
 
 
 def verify_store(path: Path | str, progress: Progress | None = None) -> StoreDescription:

@@ -13,6 +13,7 @@ from derts.errors import DertsError
 from derts.gradients import PoolEstimate, estimate_pool, usable_estimates, with_random_labels
 from derts.learners.trust import Trust, find_trust
 from derts.selection.choice import Choice, Pick, Seed, choose, needs_reference
+from derts.selection.record import RoundRecord
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
 from derts.tasks.pool import TaskPool
 from derts.threads import one_thread
@@ -124,6 +125,14 @@ class PoolTasks(Strategy):
                 **doubt,
             }
         )
+        if context.keep_round is not None:
+            with clock.phase("record"):
+                rows = estimate.gradients[config.estimate]
+                context.keep_round(
+                    RoundRecord.of(
+                        pool, context.images, rows, estimate, choice, self.round, context.update
+                    )
+                )
         self.round += 1
 
     def _doubt(

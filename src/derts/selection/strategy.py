@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -13,6 +13,9 @@ from derts.clock import Clock
 from derts.data.table import ImageTable
 from derts.learners.base import Learner, Outcome
 from derts.tasks.pool import TaskPool
+
+if TYPE_CHECKING:
+    from derts.selection.record import RoundRecord
 
 State = dict[str, Any]
 
@@ -37,9 +40,9 @@ class Context:
 
     draw(tasks, name, number) gives a fresh pool, the same for the same arguments, and
     draw(…, images) one of about so many different images; `update` is the number of updates made
-    so far, `progress` their share of the run; `log` takes events for
-    the run's record. Validation images and tasks (clean) are for strategies that need them: they
-    see classes that the others do not.
+    so far, `progress` their share of the run; `log` takes events for the run's record,
+    `keep_round` what a round decided task by task (None: nobody asked). Validation images and
+    tasks (clean) are for strategies that need them: they see classes that the others do not.
     """
 
     learner: Learner[Any]
@@ -53,6 +56,7 @@ class Context:
     progress: float = 0.0
     validation_images: ImageTable | None = None
     draw_validation: Draw | None = None
+    keep_round: Callable[[RoundRecord], None] | None = None
 
 
 class Strategy(ABC):

@@ -100,7 +100,8 @@ class TaskSampler:
             raise DertsError(
                 f"class {self.class_names[smallest]!r} of {self.split!r} has "
                 f"{int(self.sizes[smallest])} images but shot {shot} + query {query} needs "
-                f"{shot + query}: add images, remove the class, or lower shot or query"
+                f"{shot + query}: add images, leave the class out (derts data prepare "
+                f"--min-images {shot + query}), or lower shot or query"
             )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from derts.clock import Clock
+from derts.clock import SELECTION_PHASES, TRAINING_PHASES, Clock
 from derts.config import TaskConfig, TrainConfig
 from derts.data.table import ImageTable
 from derts.errors import DertsError
@@ -286,7 +286,15 @@ class Trainer:
                 "images_per_second": round(images / max(sum(spent.values()), 1e-9), 1),
             }
         )
-        return f"loss {loss:.3f}  accuracy {100 * accuracy:.1f}%"
+        note = f"loss {loss:.3f} accuracy {100 * accuracy:.1f}%"
+        share = self._selection_share()
+        return f"{note} selection {100 * share:.0f}%" if share else note
+
+    def _selection_share(self) -> float:
+        """Share of the training time that went into choosing tasks."""
+        seconds = self.clock.seconds
+        whole = sum(seconds.get(name, 0.0) for name in TRAINING_PHASES)
+        return sum(seconds.get(name, 0.0) for name in SELECTION_PHASES) / max(whole, 1e-9)
 
 
 def evaluation_tasks(config: TrainConfig, images: ImageTable, shot: int | None = None) -> TaskPool:

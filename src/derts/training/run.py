@@ -19,6 +19,7 @@ from derts.training.interrupt import stop_requests
 from derts.training.loop import Trainer, evaluation_tasks
 
 Result = dict[str, Any]
+Listen = Callable[[Result], None]
 
 
 def train(
@@ -28,10 +29,12 @@ def train(
     tables: Mapping[str, ImageTable] | None = None,
     overwrite: bool = False,
     quiet: bool = False,
+    listen: Listen | None = None,
 ) -> Result:
     """Train by a config, evaluate on its test split, and return the result.
 
-    `out` is the run folder to write (None: keep nothing). The result is what result.json holds:
+    `out` is the run folder to write (None: keep nothing); `listen` hears every event that is
+    logged. The result is what result.json holds:
     config, code version, machine, accuracy with its interval and per task, seconds per phase.
     """
     config = config.resolved()
@@ -41,6 +44,8 @@ def train(
     def log(event: Result) -> None:
         if run is not None:
             run.log(event)
+        if listen is not None:
+            listen(event)
 
     trainer = Trainer(config, tables, log)
     # what the end of the run needs is tried before its beginning
@@ -49,11 +54,16 @@ def train(
         evaluation_tasks(config, trainer.split("val"))
     if out is not None:
         run = Run.create(out, config, overwrite=overwrite)
+        trainer.context.keep_round = run.keep_round
     return _finish(trainer, run, quiet)
 
 
 def resume(
-    path: Path | str, *, tables: Mapping[str, ImageTable] | None = None, quiet: bool = False
+    path: Path | str,
+    *,
+    tables: Mapping[str, ImageTable] | None = None,
+    quiet: bool = False,
+    listen: Listen | None = None,
 ) -> Result:
     """Go on with an interrupted run from its newest checkpoint, as if never interrupted."""
     run = Run.open(path)
@@ -61,7 +71,14 @@ def resume(
     if trainer.update == run.config.updates and (run.path / "result.json").exists():
         raise DertsError(f"{path} is finished: its result is in {run.path / 'result.json'}")
     run.forget_events_after(trainer.update)
-    trainer.log = trainer.context.log = run.log
+
+    def log(event: Result) -> None:
+        run.log(event)
+        if listen is not None:
+            listen(event)
+
+    trainer.log = trainer.context.log = log
+    trainer.context.keep_round = run.keep_round
     return _finish(trainer, run, quiet)
 
 
@@ -78,7 +95,7 @@ def _finish(trainer: Trainer, run: Run | None, quiet: bool) -> Result:
     if trainer.update < config.updates:
         raise DertsError(_interrupted(trainer, run))
     evaluation = trainer.evaluate(config.evaluation.split)
-    trainer.log({"event": "evaluation", "update": trainer.update, **_summary(evaluation)})
+    trainer.log(evaluation_event("evaluation", trainer, evaluation))
     result = make_result(trainer, evaluation)
     if run is not None:
         run.write_result(result)
@@ -96,10 +113,7 @@ def _train_in_stretches(
             until = min((trainer.update // step + 1) * step for step in every)
             trainer.train(until, advance, stopping)
             if config.validate_every and trainer.update % config.validate_every == 0:
-                evaluation = trainer.evaluate("val")
-                trainer.log(
-                    {"event": "validation", "update": trainer.update, **_summary(evaluation)}
-                )
+                trainer.log(evaluation_event("validation", trainer, trainer.evaluate("val")))
             at_end = trainer.update == config.updates
             if run is not None and (at_end or trainer.update % config.checkpoint_every == 0):
                 with trainer.clock.phase("checkpoint"):
@@ -125,10 +139,17 @@ def make_result(trainer: Trainer, evaluation: Evaluation) -> Result:
         "seed": trainer.config.seed,
         "updates": trainer.update,
         "tasks_trained": trainer.tasks_trained,
+        "image_shape": list(trainer.images.image_shape),
+        "images": {"count": len(trainer.images), "classes": len(trainer.images.class_names)},
         "seconds": {name: round(value, 4) for name, value in trainer.clock.seconds.items()},
         **_summary(evaluation),
         "accuracies": list(evaluation.accuracies),
     }
+
+
+def evaluation_event(name: str, trainer: Trainer, evaluation: Evaluation) -> Result:
+    """An evaluation as a line of the log."""
+    return {"event": name, "update": trainer.update, **_summary(evaluation)}
 
 
 def _summary(evaluation: Evaluation) -> Result:

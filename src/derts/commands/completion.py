@@ -1,0 +1,115 @@
+"""derts completion"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import tyro
+
+from derts.commands.parse import parse
+
+DESCRIPTION = """Print a script that lets your shell complete derts commands and their options.
+
+Examples:
+  derts completion bash > ~/.local/share/bash-completion/completions/derts
+  derts completion zsh > ~/.derts.zsh            (and "source ~/.derts.zsh" in your .zshrc)
+  derts completion fish > ~/.config/fish/completions/derts.fish
+"""
+
+BASH = """# completion of derts for bash; written by: derts completion bash
+_derts() {{
+  local current="${{COMP_WORDS[COMP_CWORD]}}" command="${{COMP_WORDS[1]}}" words=""
+  case "$command" in {groups}) command="$command ${{COMP_WORDS[2]}}";; esac
+  case "$command" in
+{cases}
+  esac
+  if [ "$COMP_CWORD" = 1 ]; then words="{first}"; fi
+{seconds}
+  if [ "$COMP_CWORD" = 1 ] || [[ "$current" == -* ]] || [ -n "$group" ]; then
+    COMPREPLY=($(compgen -W "$words" -- "$current"))
+  fi
+}}
+complete -o default -F _derts derts
+"""
+
+
+@dataclass(frozen=True)
+class CompletionOptions:
+    """Options of `derts completion`."""
+
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"], tyro.conf.Positional, tyro.conf.arg(metavar="SHELL")
+    ]
+    """bash, zsh or fish."""
+
+
+def completion(arguments: Sequence[str]) -> None:
+    """Parse, print."""
+    options = parse(CompletionOptions, arguments, "completion", DESCRIPTION)
+    print(SCRIPTS[options.shell](command_options()), end="")
+
+
+def command_options() -> dict[str, list[str]]:
+    """The options of every command, as its own help names them."""
+    from derts.cli import COMMANDS
+
+    found = {}
+    for name, (place, _) in COMMANDS.items():
+        module, function = place.split(":")
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+            getattr(importlib.import_module(module), function)(["--help"])
+        # an option begins a line or a column of the help's boxes
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", said.getvalue())
+        options = re.findall(r"(?:[│|] |  )(?:-\w[^-\n]*, )?(--[a-z][a-z0-9.-]*)", plain)
+        found[name] = sorted({option for option in options if not option.startswith("--no-")})
+    return found
+
+
+def bash_script(commands: dict[str, list[str]]) -> str:
+    """For bash's complete."""
+    groups = sorted({name.split()[0] for name in commands if " " in name})
+    cases = "\n".join(
+        f'    "{name}") words="{" ".join(options)}";;' for name, options in commands.items()
+    )
+    seconds = "  local group=\n"
+    for group in groups:
+        inner = " ".join(name.split()[1] for name in commands if name.startswith(f"{group} "))
+        seconds += (
+            f'  if [ "$COMP_CWORD" = 2 ] && [ "${{COMP_WORDS[1]}}" = {group} ]; then '
+            f'group=1; words="{inner}"; fi\n'
+        )
+    first = " ".join(sorted({name.split()[0] for name in commands}))
+    return BASH.format(groups="|".join(groups), cases=cases, first=first, seconds=seconds)
+
+
+def zsh_script(commands: dict[str, list[str]]) -> str:
+    """For zsh, which runs bash's completion."""
+    start = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n"
+    return start + bash_script(commands)
+
+
+def fish_script(commands: dict[str, list[str]]) -> str:
+    """For fish, a line per word."""
+    lines = ["# completion of derts for fish; written by: derts completion fish"]
+    for name, options in commands.items():
+        words = name.split()
+        if len(words) == 1:
+            lines.append(f"complete -c derts -n __fish_use_subcommand -a {name}")
+        else:
+            lines.append(f"complete -c derts -n __fish_use_subcommand -a {words[0]}")
+            lines.append(
+                f"complete -c derts -n '__fish_seen_subcommand_from {words[0]}' -a {words[1]}"
+            )
+        seen = f"__fish_seen_subcommand_from {words[-1]}"
+        lines += [f"complete -c derts -n '{seen}' -l {option[2:]}" for option in options]
+    return "\n".join(dict.fromkeys(lines)) + "\n"
+
+
+SCRIPTS = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}

@@ -1,0 +1,55 @@
+"""derts report"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from derts.commands.parse import parse
+
+DESCRIPTION = """One page about runs: what they reached, what they selected, where the time went.
+
+RUN is a folder that derts train wrote, or a folder of such. Runs that differ in nothing but the
+seed are taken together; differences are paired, seed by seed, against random (or the first). The
+page needs no network; the tasks' images are in it where the runs' data is at hand.
+
+Examples:
+  derts report runs/first
+  derts report runs/random-* runs/derts-* -o report.html
+  derts report runs/demo --png figures
+"""
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Options of `derts report`."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN …]")]
+    """Run folders."""
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html")
+    """The page to write."""
+    png: Path | None = None
+    """Also write each figure, in print quality, into this folder."""
+    data: str | None = None
+    """Where the training images are now, if they were moved since."""
+
+
+def report(arguments: Sequence[str]) -> None:
+    """Parse, read, write, print."""
+    options = parse(ReportOptions, arguments, "report", DESCRIPTION)
+
+    from derts.errors import DertsError
+    from derts.report.page import check_page_path, make_report
+
+    if not options.runs:
+        raise DertsError("no run is named: give at least one run folder (derts report --help)")
+    check_page_path(options.output)
+    made = make_report(options.runs, data=options.data)
+    print(f"report   {made.save(options.output)}")
+    if options.png is not None:
+        count = len(made.figures.save(options.png))
+        print(f"figures  {count} in {options.png}")

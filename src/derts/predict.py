@@ -1,0 +1,253 @@
+"""Use a trained model: a few labelled images in, labels for the rest out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from derts.config import TrainConfig
+from derts.config_file import as_values, with_values
+from derts.data import open_data
+from derts.data.decode import Pixels, decode, fit, strict_pillow
+from derts.data.folder import list_images
+from derts.errors import DertsError
+from derts.learners import AnyLearner, build_learner
+from derts.learners.embedding import evaluation_mode
+from derts.runs import Run, write_atomically
+from derts.training.checkpoint import checkpoint_files, load_checkpoint
+
+FORMAT = "derts-model-1"
+AT_ONCE = 128
+AnyImage = Path | str | Image.Image | Pixels
+Card = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One image's name, label, the label's probability, and that of every class."""
+
+    name: str
+    label: str
+    probability: float
+    probabilities: dict[str, float]
+
+
+class FewShotModel:
+    """A trained learner with what is needed to use it: config and image shape."""
+
+    def __init__(self, learner: AnyLearner, config: TrainConfig, card: Card) -> None:
+        self.learner = learner
+        self.config = config
+        self.card = card
+        height, width, self.channels = card["image_shape"]
+        if height != width:
+            raise DertsError(
+                f"the model was trained on images of {height}×{width} pixels: predicting from "
+                "files needs square ones, as derts data prepare makes them"
+            )
+        self.size: int = height
+
+    def adapt(self, support: Path | str | Mapping[str, Sequence[AnyImage]]) -> Classifier:
+        """Learn new classes: a folder with a folder per class, or images by class name."""
+        if isinstance(support, str | Path):
+            classes: Mapping[str, Sequence[AnyImage]] = class_folders(Path(support))
+        else:
+            classes = support
+        names = tuple(classes)
+        if len(names) < 2:
+            raise DertsError(f"support has {len(names)} classes: give at least two")
+        empty = [name for name in names if not len(classes[name])]
+        if empty:
+            raise DertsError(f"class {empty[0]!r} of the support has no image: add at least one")
+        self._check_way(len(names))
+        labels = torch.tensor([n for n, name in enumerate(names) for _ in classes[name]])
+        pixels = torch.stack([self.pixels(image) for name in names for image in classes[name]])
+        with evaluation_mode(self.learner):
+            features = self._features(pixels)
+            adapted = self.learner.adapt(features, labels[None].to(self.learner.device))
+        return Classifier(self, names, adapted)
+
+    def _check_way(self, way: int) -> None:
+        learner: Any = self.learner
+        if way == learner.way:
+            return
+        if self.config.learner.name != "protonet":
+            raise DertsError(
+                f"support has {way} classes but this {self.config.learner.name} was trained for "
+                f"{learner.way}: give {learner.way} class folders, train with --tasks.way {way}, "
+                "or use protonet, which takes any number"
+            )
+        learner.way = way  # prototypes: nothing that was learned depends on their number
+
+    def _features(self, pixels: torch.Tensor) -> torch.Tensor:
+        """uint8 [n, size, size, channels] -> features [1, n, …]."""
+        parts = [self.learner.features(part[None]) for part in pixels.split(AT_ONCE)]
+        return torch.cat(parts, 1)
+
+    def pixels(self, image: AnyImage) -> torch.Tensor:
+        """Any image as uint8 [size, size, channels]."""
+        if isinstance(image, Image.Image):
+            return torch.from_numpy(np.array(fit(image, self.size, self.channels)))
+        try:
+            content = Path(image).read_bytes() if isinstance(image, str | Path) else image
+            with strict_pillow():
+                found = decode(content, self.size, self.channels)
+        except (OSError, ValueError, SyntaxError, Warning, Image.DecompressionBombError) as error:
+            raise DertsError(
+                f"{image} cannot be read as an image ({error}): remove or replace it"
+            ) from None
+        return torch.from_numpy(np.array(found))
+
+    def save(self, path: Path | str) -> tuple[Path, Path]:
+        """Write weights and card as one safetensors file, and the card beside it as JSON."""
+        path = Path(path)
+        tensors = {
+            name: value.detach().cpu().contiguous()
+            for name, value in self.learner.state_dict().items()
+        }
+        card = json.dumps(self.card, indent=1)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, save(tensors, {"derts": FORMAT, "card": card}))
+        beside = path.with_suffix(".json")
+        write_atomically(beside, (card + "\n").encode())
+        return path, beside
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A model adapted to some classes."""
+
+    model: FewShotModel
+    class_names: tuple[str, ...]
+    adapted: Any
+
+    def predict(self, query: Path | str | Sequence[AnyImage]) -> list[Prediction]:
+        """A label and probabilities for each image: a folder of images, or images."""
+        names, images = _query(query)
+        learner = self.model.learner
+        found: list[Prediction] = []
+        with evaluation_mode(learner):
+            for start in range(0, len(images), AT_ONCE):
+                part = images[start : start + AT_ONCE]
+                pixels = torch.stack([self.model.pixels(image) for image in part])
+                logits = learner.logits(self.adapted, learner.features(pixels[None]))[0]
+                for row in logits.float().softmax(-1).cpu().tolist():
+                    best = max(range(len(row)), key=row.__getitem__)
+                    shares = dict(zip(self.class_names, row, strict=True))
+                    name = names[len(found)]
+                    found.append(Prediction(name, self.class_names[best], row[best], shares))
+        return found
+
+
+def load_model(path: Path | str) -> FewShotModel:
+    """The model of a run folder's newest checkpoint, or of a file that `derts export` wrote.
+
+    >>> import derts, tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "run"
+    >>> config = derts.TrainConfig(data="glyphs-20x6", updates=1, meta_batch=2)
+    >>> config = with_values(config, {"tasks": {"way": 3, "shot": 1, "query": 2},
+    ...     "model": {"width": 4}, "evaluation": {"tasks": 2, "query": 2}}, "example")
+    >>> _ = derts.train(config, folder, quiet=True)
+    >>> letters = derts.open_data("glyphs-20x6")["test"].images.numpy()
+    >>> classifier = load_model(folder).adapt({"one": letters[:2], "other": letters[6:8]})
+    >>> [round(sum(found.probabilities.values()), 3) for found in classifier.predict(letters[2:4])]
+    [1.0, 1.0]
+    """
+    path = Path(path)
+    if path.is_file():
+        return _load_file(path)
+    run = Run.open(path)
+    found = checkpoint_files(run.path / "checkpoints")
+    if not found:
+        raise DertsError(f"{path} holds no checkpoint: train it first")
+    card = make_card(run)
+    return _build(run.config, card, load_checkpoint(found[-1])["learner"], str(found[-1]))
+
+
+def make_card(run: Run) -> Card:
+    """What to know of a run's model: config, data, results."""
+    result = run.result() or {}
+    shape = result.get("image_shape")
+    if shape is None:
+        shape = open_data(run.config.data)["train"].image_shape
+    keys = ("updates", "tasks_trained", "split", "accuracy", "interval", "code", "machine")
+    return {
+        "format": FORMAT,
+        "image_shape": list(shape),
+        "config": as_values(run.config),
+        "data": {"name": Path(run.config.data).name, "trained_on": result.get("images", {})},
+        "results": {key: result[key] for key in keys if key in result},
+    }
+
+
+def _load_file(path: Path) -> FewShotModel:
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            about = file.metadata() or {}
+            if about.get("derts") != FORMAT:
+                raise ValueError("derts did not write it")
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        card = json.loads(about["card"])
+        config = with_values(TrainConfig(), card["config"], str(path))
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
+        raise DertsError(
+            f"{path} is no model, or is damaged ({error}): give a run folder, or a file that derts "
+            "export wrote"
+        ) from None
+    return _build(config, card, weights, str(path))
+
+
+def _build(config: TrainConfig, card: Card, weights: dict[str, Any], where: str) -> FewShotModel:
+    height, width, channels = card["image_shape"]
+    learner = build_learner(
+        config.learner,
+        config.model,
+        way=config.tasks.way,
+        image_shape=(height, width, channels),
+    )
+    try:
+        learner.load_state_dict(weights)
+    except RuntimeError as error:
+        raise DertsError(
+            f"{where} does not fit its config ({str(error).splitlines()[-1].strip()}): use the "
+            "config it was trained with"
+        ) from None
+    return FewShotModel(learner, config, card)
+
+
+def class_folders(folder: Path) -> dict[str, list[Path]]:
+    """Image files by class: one folder each."""
+    if not folder.is_dir():
+        raise DertsError(f"{folder} is not a folder: give one with a folder of images per class")
+    inner = sorted(child for child in folder.iterdir() if child.is_dir())
+    found = {child.name: image_files(child) for child in inner if not child.name.startswith(".")}
+    if not found:
+        raise DertsError(f"{folder} holds no folder: put each class's images into its own folder")
+    return found
+
+
+def image_files(folder: Path) -> list[Path]:
+    """Image files in a folder and below it, sorted."""
+    if not folder.is_dir():
+        raise DertsError(f"{folder} is not a folder: give a folder of images")
+    return [folder / name for name, _ in list_images(folder, folder)]
+
+
+def _query(query: Path | str | Sequence[AnyImage]) -> tuple[list[str], Sequence[AnyImage]]:
+    if isinstance(query, str | Path):
+        folder = Path(query)
+        files = image_files(folder)
+        if not files:
+            raise DertsError(f"{folder} holds no image: give a folder of images")
+        return [file.relative_to(folder).as_posix() for file in files], files
+    names = [str(one) if isinstance(one, str | Path) else str(n) for n, one in enumerate(query)]
+    return names, query

@@ -1,0 +1,240 @@
+"""The report's figures, each drawn once: as SVG for the page, as PNG for print."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from derts.clock import TRAINING_PHASES
+from derts.report.read import Group, RunStory
+
+# readable on white and on black
+COLORS = ("#7f8794", "#3f7fd9", "#d9822b", "#2f9e6e", "#c2477f", "#8a63d2", "#a08a1c")
+PHASE_COLORS = {
+    "update": "#3f7fd9",
+    "tasks": "#7fb2ee",
+    "pool": "#f0c36d",
+    "embedding": "#d9822b",
+    "estimating": "#c2477f",
+    "selecting": "#8a63d2",
+}
+DROPPED, SELECTED, LEFT = "#d1495b", "#3f7fd9", "#9aa1ab"
+PRINT_DPI = 300
+Draw = Callable[[Any], None]
+
+
+class FigureSheet:
+    """Figures by name with a caption; `size` in inches."""
+
+    def __init__(self) -> None:
+        self.figures: dict[str, tuple[str, Any]] = {}
+
+    def add(self, name: str, caption: str, draw: Draw, size: tuple[float, float]) -> None:
+        """Draw a figure on one pair of axes."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots()
+        axes.spines[["top", "right"]].set_visible(False)
+        draw(axes)
+        self.figures[name] = (caption, figure)
+
+    def svg(self, name: str) -> str:
+        """One figure as an inline SVG element whose ink follows the page's text colour."""
+        import matplotlib as mpl
+
+        caption, figure = self.figures[name]
+        buffer = io.StringIO()
+        # a fixed salt and no date: the same report twice is the same file
+        settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": name}
+        with mpl.rc_context(settings), any_letters():
+            figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+        text = buffer.getvalue()
+        text = text[text.index("<svg") :]
+        text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+        text = text.replace("#000000", "currentColor")
+        text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
+        # identifiers must differ between the figures of one page
+        for pattern in (r'id="', r'href="#', r"url\(#"):
+            text = re.sub(pattern, lambda found: f"{found[0]}{name}-", text)
+        head, rest = text.split(">", 1)
+        head = re.sub(r' (width|height)="[^"]*"', "", head)
+        return f'{head} role="img" aria-label="{html.escape(caption)}">{rest}'
+
+    def save(self, folder: Path) -> list[Path]:
+        """Every figure as a PNG at 300 dots per inch."""
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = []
+        for name, (_, figure) in self.figures.items():
+            paths.append(folder / f"{name}.png")
+            with any_letters():
+                figure.savefig(paths[-1], dpi=PRINT_DPI, facecolor="white")
+        return paths
+
+
+SMALL = (5.2, 3.3)
+
+
+def draw_figures(groups: Sequence[Group]) -> FigureSheet:
+    """All figures that these runs have something to show in."""
+    sheet = FigureSheet()
+    for event, key, what, name in (
+        ("validation", "accuracy", "Accuracy on clean validation tasks", "validation-accuracy"),
+        ("update", "accuracy", "Accuracy on the training tasks as labelled", "accuracy"),
+        ("update", "loss", "Training loss", "loss"),
+    ):
+        if not any(run.named(event) for group in groups for run in group.runs):
+            continue
+        for against, unit in (("update", "updates"), ("seconds", "seconds")):
+            draw = _curves(groups, event, key, against)
+            sheet.add(f"{name}-{unit}", f"{what}, against {unit}", draw, SMALL)
+    height = 1.3 + 0.45 * len(groups)
+    sheet.add("time", "Where the time went", _phases(groups), (5.2, max(2.0, height)))
+    rounds = [group for group in groups if any(run.named("round") for run in group.runs)]
+    if any(_has_noise(run) for group in rounds for run in group.runs):
+        sheet.add("noise", "Wrong labels in the pool, dropped and kept", _noise(rounds), SMALL)
+    recorded = [group for group in groups if group.record is not None]
+    if recorded:
+        sheet.add("weights", "γ of the selected tasks", _weights(recorded), SMALL)
+    for number, group in enumerate(recorded):
+        sheet.add(f"map-{number + 1}", f"The pool of {group.name}", _map(group), SMALL)
+    return sheet
+
+
+def color_of(number: int) -> str:
+    """The colour of the group at a position."""
+    return COLORS[number % len(COLORS)]
+
+
+@contextmanager
+def any_letters() -> Iterator[None]:
+    """Names may be in a script that the font lacks: boxes are drawn, and nothing need be said."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .*missing")
+        yield
+
+
+def plain(text: str) -> str:
+    """Text in which matplotlib sees no formula."""
+    return text.replace("$", r"\$")
+
+
+def _curves(groups: Sequence[Group], event: str, key: str, against: str) -> Draw:
+    def draw(axes: Any) -> None:
+        for number, group in enumerate(groups):
+            curves = [run.curve(event, key, against) for run in group.runs]
+            curves = [curve for curve in curves if curve]
+            if not curves:
+                continue
+            length = min(map(len, curves))
+            values = np.array([[value for _, value in curve[:length]] for curve in curves])
+            places = np.array([[place for place, _ in curve[:length]] for curve in curves]).mean(0)
+            color = color_of(number)
+            axes.plot(places, values.mean(0), color=color, label=plain(group.name), linewidth=1.8)
+            if len(values) > 1:
+                low, high = values.min(0), values.max(0)
+                axes.fill_between(places, low, high, color=color, alpha=0.18, linewidth=0)
+        axes.set_xlabel("updates" if against == "update" else "seconds of training")
+        axes.set_ylabel("accuracy, %" if key == "accuracy" else key)
+        axes.grid(alpha=0.2)
+        axes.legend(frameon=False, fontsize=9)
+
+    return draw
+
+
+def _phases(groups: Sequence[Group]) -> Draw:
+    def draw(axes: Any) -> None:
+        names = [plain(group.name) for group in groups]
+        left = np.zeros(len(groups))
+        spent = [[run.phases() for run in group.runs] for group in groups]
+        for phase in TRAINING_PHASES:
+            widths = np.array([np.mean([run.get(phase, 0.0) for run in runs]) for runs in spent])
+            if widths.max() > 0.002 * max(1e-9, left.max() + widths.max()):
+                axes.barh(names, widths, left=left, color=PHASE_COLORS[phase], label=phase)
+            left += widths
+        axes.invert_yaxis()
+        axes.set_xlabel("milliseconds per update, evaluation apart")
+        axes.figure.legend(frameon=False, fontsize=8, ncols=6, loc="outside lower center")
+
+    return draw
+
+
+def _noise(groups: Sequence[Group]) -> Draw:
+    def draw(axes: Any) -> None:
+        styles = {"pool": ":", "dropped": "--", "kept": "-"}
+        for number, group in enumerate(groups):
+            run = next(run for run in group.runs if run.named("round"))
+            color = color_of(number + 1 if len(groups) < len(COLORS) else number)
+            for key, style in styles.items():
+                points = [
+                    (event["round"] + 1, 100 * event["noise"][key])
+                    for event in run.named("round")
+                    if event["noise"][key] is not None
+                ]
+                places, values = zip(*points, strict=True) if points else ((), ())
+                label = f"{plain(group.name)}: {key}"
+                axes.plot(places, values, style, marker="o", markersize=3, color=color, label=label)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("round")
+        axes.set_ylabel("wrong labels, %")
+        axes.grid(alpha=0.2)
+        axes.legend(frameon=False, fontsize=9)
+
+    return draw
+
+
+def _weights(groups: Sequence[Group]) -> Draw:
+    def draw(axes: Any) -> None:
+        records = [group.record for group in groups if group.record is not None]
+        kept = [record.weight[record.weight > 0].numpy() for record in records]
+        most = max(float(weights.max()) for weights in kept)
+        bins = np.linspace(0, max(most, 2.0), 33)
+        for number, (group, weights) in enumerate(zip(groups, kept, strict=True)):
+            label = plain(group.name)
+            axes.hist(weights, bins, alpha=0.65, color=color_of(number + 1), label=label)
+        axes.axvline(1.0, color="#000000", linewidth=0.8, linestyle=":")
+        axes.set_xlabel("weight γ (1: counts like any other)")
+        axes.set_ylabel("tasks")
+        axes.legend(frameon=False, fontsize=9)
+
+    return draw
+
+
+def _map(group: Group) -> Draw:
+    def draw(axes: Any) -> None:
+        record = group.record
+        assert record is not None
+        place = record.place.numpy()
+        weight = record.weight.numpy()
+        trained = weight > 0
+        dropped = record.dropped.numpy()
+        rest = ~trained & ~dropped
+        for which, color, label in (
+            (rest, LEFT, "not selected"),
+            (dropped & ~trained, DROPPED, "dropped"),
+            (trained, SELECTED, "selected, larger with γ"),
+        ):
+            if which.any():
+                size = 8 + 14 * weight[which]
+                axes.scatter(*place[which].T, s=size, c=color, alpha=0.6, label=label, linewidths=0)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.set_title(f"{plain(group.name)}, round {record.number + 1}", fontsize=10)
+        axes.legend(frameon=False, fontsize=8)
+
+    return draw
+
+
+def _has_noise(run: RunStory) -> bool:
+    return any(event["noise"]["pool"] for event in run.named("round"))

@@ -1,0 +1,212 @@
+"""One self-contained HTML page about some runs: no network, opens from disk."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from derts import __version__
+from derts.config_file import to_toml
+from derts.data.table import ImageTable
+from derts.errors import DertsError
+from derts.report.figures import FigureSheet, draw_figures
+from derts.report.pictures import COLUMNS, Atlas
+from derts.report.pool_map import PoolPart, pool_parts
+from derts.report.read import (
+    Group,
+    comparison_of,
+    differing_settings,
+    flat_values,
+    group_runs,
+    read_runs,
+)
+from derts.runs import write_atomically
+
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+Rows = Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page, and the figures on it."""
+
+    page: str
+    figures: FigureSheet
+
+    def save(self, path: Path | str) -> Path:
+        """Write the page."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, self.page.encode())
+        return path
+
+
+def make_report(
+    runs: Sequence[Path | str],
+    *,
+    data: str | None = None,
+    tables: dict[str, ImageTable] | None = None,
+) -> Report:
+    """A page about run folders (or folders of run folders).
+
+    data     where the training images are now, if not where the runs were trained with them
+    tables   training images that are open already, by the name of their data
+    """
+    groups = group_runs(read_runs(runs))
+    figures = draw_figures(groups)
+    atlas = Atlas()
+    parts = pool_parts(groups, atlas, dict(tables or {}), data)
+    sections = [
+        _heading(groups),
+        _summary(groups),
+        _figures("Learning", figures, ("validation", "accuracy", "loss"), BAND),
+        _figures("Where the time went", figures, ("time",), ""),
+        _pools(parts, figures),
+        _again(groups),
+    ]
+    return Report(_page("\n".join(filter(None, sections)), parts, atlas), figures)
+
+
+BAND = (
+    "Lines are means over seeds, bands reach from the lowest seed to the highest. Strategies train "
+    "on different tasks: compare them by validation and test tasks, which are the same for all."
+)
+
+
+def _heading(groups: Sequence[Group]) -> str:
+    config = groups[0].config
+    runs = sum(len(group.runs) for group in groups)
+    tasks = f"{config.tasks.way}-way {config.tasks.shot}-shot"
+    about = f"{config.learner.name} on {Path(config.data).name}, {tasks}; {runs} run"
+    return f"<h1>derts report</h1><p>{_text(about)}{'s' if runs > 1 else ''}</p>"
+
+
+def _summary(groups: Sequence[Group]) -> str:
+    comparison = comparison_of(groups)
+    parts = ["<h2>Summary</h2>"]
+    if comparison.results:
+        rows = comparison.table()
+        split = next(run.result for group in groups for run in group.runs if run.result)["split"]
+        about = (
+            f"Accuracy in % on clean {split} tasks. ± is the 95% interval over seeds (Student's "
+            "t); differences are paired, seed by seed. Click a heading to sort."
+        )
+        parts.append(f"<p>{_text(about)}</p>{_table(rows)}")
+    rows = [("run", "strategy", "seed", "status", "updates", "accuracy")]
+    for group in groups:
+        for run in group.runs:
+            result = run.result
+            shown = f"{result['accuracy']:.2f} ± {result['interval']:.2f}" if result else ""
+            name, seed = run.config.strategy.name, str(run.config.seed)
+            rows.append((run.name, name, seed, run.status, str(run.last_update), shown))
+    parts.append(f"<details open><summary>Every run</summary>{_table(rows)}</details>")
+    return "".join(parts)
+
+
+def _figures(title: str, figures: FigureSheet, prefixes: tuple[str, ...], about: str) -> str:
+    shown = [
+        f"<figure><figcaption>{_text(caption)}</figcaption>{figures.svg(name)}</figure>"
+        for name, (caption, _) in figures.figures.items()
+        if name.startswith(prefixes)
+    ]
+    if not shown:
+        return ""
+    text = f"<p>{about}</p>" if about else ""
+    return f'<h2>{title}</h2>{text}<div class="figures">{"".join(shown)}</div>'
+
+
+def _pools(parts: Sequence[PoolPart], figures: FigureSheet) -> str:
+    if not parts:
+        return ""
+    maps = "".join(part.map() for part in parts)
+    grids = "".join(part.grids() for part in parts)
+    found = (
+        "<h2>The pool as a map</h2><p>One dot is one task; hover over it, or touch it, to see its "
+        "images. Each column is a class as labelled; a red frame marks a wrong label.</p>"
+        f'<div class="figures maps">{maps}</div>'
+    )
+    if grids:
+        found += (
+            "<h2>Selected and unselected tasks</h2><p>A row is a task, one support image per "
+            f"class as labelled; a red frame marks a wrong label.</p>{grids}"
+        )
+    return found + _figures("Weights and noise", figures, ("weights", "noise"), "")
+
+
+def _again(groups: Sequence[Group]) -> str:
+    parts = ["<h2>Settings, and how to run it again</h2>"]
+    different = differing_settings([group.config for group in groups])
+    if different:
+        heading = ("setting", *(group.name for group in groups))
+        values = [flat_values(group.config) for group in groups]
+        rows = [(name, *(str(value.get(name, "")) for value in values)) for name in different]
+        parts.append(f"<p>What tells the groups apart:</p>{_table([heading, *rows])}")
+    for group in groups:
+        run = group.runs[0]
+        result = run.result or {}
+        code = ", ".join(f"{name} {value}" for name, value in result.get("code", {}).items())
+        machine = ", ".join(f"{name} {value}" for name, value in result.get("machine", {}).items())
+        seeds = ", ".join(str(each.config.seed) for each in group.runs)
+        command = f"derts train --config {run.run.path / 'config.toml'} --out NEW-FOLDER"
+        parts.append(
+            f"<details><summary>{_text(group.name)}, seeds {seeds}</summary>"
+            f"<p>Save these settings as config.toml, or use the run's own; --seed changes the "
+            f"seed.</p><pre>{_text(command)}</pre><pre>{_text(to_toml(run.config))}</pre>"
+            f"<p>{_text(code)}<br>{_text(machine)}</p></details>"
+        )
+    return "".join(parts)
+
+
+def _table(rows: Rows) -> str:
+    """A table that sorts: the first row is its heading."""
+    heading = "".join(f'<th><button type="button">{_text(cell)}</button></th>' for cell in rows[0])
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows[1:])
+    return (
+        f'<div class="scroll"><table><thead><tr>{heading}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _cell(text: str) -> str:
+    number = text.split(" ± ")[0].rstrip("%").replace(",", "")
+    try:
+        value = f' data-value="{float(number)}"'
+    except ValueError:
+        value = ""
+    return f"<td{value}>{_text(text)}</td>"
+
+
+def _page(body: str, parts: Sequence[PoolPart], atlas: Atlas) -> str:
+    folder = files("derts.report")
+    style = (folder / "page.css").read_text(encoding="utf-8")
+    script = (folder / "page.js").read_text(encoding="utf-8")
+    if atlas.tiles:
+        style += f".atlas {{ background-image: url({atlas.data_address()}); }}\n"
+    data = {"columns": COLUMNS, "maps": [part.script_data for part in parts]}
+    # a class may be called </script>: no text in here may end the element
+    tasks = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<link rel="icon" href="data:,"><title>derts report</title>'
+        f"<style>{style}</style></head>\n<body>\n{body}\n"
+        f"<footer>Written by derts {__version__}.</footer>"
+        '<div id="tip" role="status" hidden></div>'
+        f'<script type="application/json" id="tasks">{tasks}</script>'
+        f"<script>{script}</script></body></html>\n"
+    )
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value))
+
+
+def check_page_path(path: Path) -> None:
+    """Refuse a place where a page cannot be written, before the work."""
+    if path.is_dir():
+        raise DertsError(f"{path} is a folder: give the name of a file, such as {path}/report.html")

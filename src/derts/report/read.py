@@ -1,0 +1,225 @@
+"""What run folders tell: one RunStory per folder, in groups that differ in nothing but the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from derts.clock import SELECTION_PHASES, TRAINING_PHASES
+from derts.comparison import Comparison
+from derts.config import TrainConfig
+from derts.config_file import as_values
+from derts.errors import DertsError
+from derts.runs import Event, Run
+from derts.selection.record import RoundRecord
+
+Points = list[tuple[float, float]]
+
+
+class RunStory:
+    """One run folder, read."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.config = run.config
+        self.events = list(run.events())
+        self.result = run.result()
+        for number, event in enumerate(self.events, 1):
+            if not _is_event(event):
+                raise DertsError(
+                    f"line {number} of {run.path / 'events.jsonl'} is no event of a run: remove it"
+                )
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.run.path.resolve().name
+
+    def named(self, event: str) -> list[Event]:
+        """All events of one kind."""
+        return [found for found in self.events if found.get("event") == event]
+
+    @property
+    def last_update(self) -> int:
+        """The last update that was logged."""
+        return max((int(event["update"]) for event in self.named("update")), default=0)
+
+    @property
+    def status(self) -> str:
+        """finished, or how far it is."""
+        if self.result is not None:
+            return "finished"
+        return f"at update {self.last_update} of {self.config.updates}"
+
+    @cached_property
+    def records(self) -> list[RoundRecord]:
+        """The rounds of which every task is kept, oldest first."""
+        return [RoundRecord.load(path) for path in self.run.round_files()]
+
+    def curve(self, event: str, key: str, against: str = "update") -> Points:
+        """(update or seconds of training, value) of all events of a kind."""
+        spent = self._seconds()
+        return [
+            (spent(found["update"]) if against == "seconds" else float(found["update"]), found[key])
+            for found in self.named(event)
+        ]
+
+    def _seconds(self) -> Any:
+        """Seconds of training, without evaluation, up to an update."""
+        marks: Points = [(0.0, 0.0)]
+        for found in self.named("update"):
+            marks.append((found["update"], marks[-1][1] + _training(found["seconds"])))
+
+        def at(update: float) -> float:
+            return max((seconds for mark, seconds in marks if mark <= update), default=0.0)
+
+        return at
+
+    def summary(self, variant: str) -> Event:
+        """The numbers of a comparison's row, from the events after the warm-up."""
+        assert self.result is not None
+        warmup = min(self.config.strategy.warmup, self.config.updates)
+        updates = [event for event in self.named("update") if event["update"] > warmup]
+        whole = sum(_training(event["seconds"]) for event in updates)
+        chosen = sum(
+            event["seconds"].get(name, 0.0) for event in updates for name in SELECTION_PHASES
+        )
+        count = max(self.result["updates"] - warmup, 1)
+        return {
+            "variant": variant,
+            "seed": self.config.seed,
+            "accuracy": self.result["accuracy"],
+            "ms_per_update": 1000 * whole / count,
+            "selection_share": chosen / whole if whole else 0.0,
+            "noise": {"kept": _mean([event["noise"]["kept"] for event in self.named("round")])},
+        }
+
+    def phases(self) -> dict[str, float]:
+        """Milliseconds per update of each phase, over the whole run."""
+        totals: dict[str, float] = {}
+        for event in self.named("update"):
+            for name, seconds in event["seconds"].items():
+                totals[name] = totals.get(name, 0.0) + seconds
+        return {name: 1000 * total / max(self.last_update, 1) for name, total in totals.items()}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but the seed, under one name."""
+
+    name: str
+    runs: tuple[RunStory, ...]
+
+    @property
+    def config(self) -> TrainConfig:
+        """The first run's config."""
+        return self.runs[0].config
+
+    @property
+    def record(self) -> RoundRecord | None:
+        """The newest kept round of the first run that has one."""
+        return next((run.records[-1] for run in self.runs if run.records), None)
+
+    @property
+    def recorded(self) -> RunStory | None:
+        """The run that `record` is of."""
+        return next((run for run in self.runs if run.records), None)
+
+
+def read_runs(paths: Sequence[Path | str]) -> list[RunStory]:
+    """The runs in the given folders; a folder that only holds run folders stands for these."""
+    found: list[RunStory] = []
+    for path in map(Path, paths):
+        inner = sorted(file.parent for file in path.glob("*/config.toml"))
+        if inner and not (path / "config.toml").exists():
+            found += [RunStory(Run.open(folder)) for folder in inner]
+        else:
+            found.append(RunStory(Run.open(path)))
+    for story in found:
+        if not story.named("update"):
+            raise DertsError(f"{story.run.path} has logged nothing yet: wait, or train it first")
+    return found
+
+
+def group_runs(stories: Sequence[RunStory]) -> list[Group]:
+    """Groups in the order given, random first; named after what tells them apart."""
+    alike: dict[TrainConfig, list[RunStory]] = {}
+    for story in stories:
+        alike.setdefault(replace(story.config, seed=0), []).append(story)
+    different = differing_settings(list(alike))
+    groups = []
+    for config, members in alike.items():
+        values = flat_values(config)
+        parts = [values["strategy.name"]]
+        parts += [
+            f"{name.split('.')[-1]}={values.get(name)}"
+            for name in different
+            if name != "strategy.name" and not name.startswith("hardware.")
+        ]
+        groups.append(Group(" ".join(map(str, parts)), tuple(members)))
+    return sorted(groups, key=lambda group: group.config.strategy.name != "random")
+
+
+def differing_settings(configs: Sequence[TrainConfig]) -> list[str]:
+    """Names of the settings that are not alike in all configs."""
+    all_values = [flat_values(config) for config in configs]
+    names = dict.fromkeys(name for values in all_values for name in values)
+    return [name for name in names if len({repr(v.get(name)) for v in all_values}) > 1]
+
+
+def flat_values(config: TrainConfig) -> dict[str, Any]:
+    """Settings by their dotted name.
+
+    >>> flat_values(TrainConfig())["tasks.shot"]
+    5
+    """
+    flat: dict[str, Any] = {}
+    for name, value in as_values(config).items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{inner}": item for inner, item in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def comparison_of(groups: Sequence[Group]) -> Comparison:
+    """The finished runs as a comparison, the first group as what the others are compared with."""
+    return Comparison(
+        [
+            story.summary(group.name)
+            for group in groups
+            for story in group.runs
+            if story.result is not None
+        ]
+    )
+
+
+def _is_event(event: object) -> bool:
+    """Whether a line of the log has what is read from its kind."""
+    if not isinstance(event, dict) or not isinstance(event.get("update"), int):
+        return False
+    wanted: dict[str, tuple[str, ...]] = {
+        "update": ("loss", "accuracy"),
+        "validation": ("accuracy",),
+        "round": ("round",),
+    }
+    kind = str(event.get("event"))
+    if not all(isinstance(event.get(name), int | float) for name in wanted.get(kind, ())):
+        return False
+    inner = {"update": "seconds", "round": "noise"}.get(kind)
+    values = event.get(inner) if inner else {}
+    return isinstance(values, dict) and all(
+        value is None or isinstance(value, int | float) for value in values.values()
+    )
+
+
+def _training(seconds: dict[str, float]) -> float:
+    return sum(seconds.get(name, 0.0) for name in TRAINING_PHASES)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,54 @@
+"""A sheet of pictures with a line or two under each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from derts.report.figures import any_letters, plain
+
+SIDE, TEXT = 96, 34  # pixels of a picture, and of the space for its caption
+MOST = 100
+
+
+def draw_sheet(
+    pictures: Sequence[Image.Image], captions: Sequence[str], path: Path, title: str
+) -> None:
+    """Write pictures in rows of ten as a PNG, at most the first hundred."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown = list(zip(pictures, captions, strict=True))[:MOST]
+    columns = max(1, min(10, len(shown)))
+    rows = max(1, math.ceil(len(shown) / columns))
+    width, height = max(4, columns) * (SIDE + 8), rows * (SIDE + TEXT)
+    canvas = np.full((height, width, 3), 255, dtype=np.uint8)
+    figure = Figure(figsize=(width / 100, height / 100 + 0.4))
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0, 0, 1, height / (height + 40)))
+    for number, (picture, caption) in enumerate(shown):
+        x, y = number % columns * (SIDE + 8) + 4, number // columns * (SIDE + TEXT)
+        square = picture.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+        canvas[y : y + SIDE, x : x + SIDE] = np.asarray(square)
+        lines = [shorten(line) for line in caption.split("\n")]
+        axes.text(x, y + SIDE + 3, plain("\n".join(lines)), fontsize=6.5, va="top")
+    axes.imshow(canvas)
+    axes.set_axis_off()
+    figure.suptitle(plain(title), fontsize=9, x=0.01, ha="left")
+    with any_letters():
+        figure.savefig(path, dpi=150)
+
+
+def shorten(text: str, most: int = 20) -> str:
+    """The text, its middle left out where it is long.
+
+    >>> shorten("a-very-long-name-of-a-file.png", 12)
+    'a-very…e.png'
+    """
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]}…{text[len(text) - (most - most // 2 - 1) :]}"

@@ -1,0 +1,49 @@
+"""Training events as TensorBoard curves, for those who have it installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from derts.errors import DertsError
+
+Event = dict[str, Any]
+
+
+def tensorboard_listener(folder: Path) -> Callable[[Event], None]:
+    """A function that takes a run's events and writes their numbers for TensorBoard.
+
+    The folder is made with the first event. Needs the extra `derts[tensorboard]`.
+    """
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise DertsError(
+            "--tensorboard needs TensorBoard: pip install 'derts[tensorboard]', or leave it out"
+        ) from None
+    writers: list[Any] = []
+
+    def listen(event: Event) -> None:
+        if not writers:
+            writers.append(SummaryWriter(str(folder)))
+        for name, value in scalars(event).items():
+            writers[0].add_scalar(f"{event['event']}/{name}", value, event["update"])
+        writers[0].flush()
+
+    return listen
+
+
+def scalars(event: Event) -> dict[str, float]:
+    """An event's numbers by name, those of inner tables as outer/inner.
+
+    >>> scalars({"event": "round", "update": 3, "kept": 9, "noise": {"pool": 0.5, "kept": None}})
+    {'kept': 9.0, 'noise/pool': 0.5}
+    """
+    found: dict[str, float] = {}
+    for name, value in event.items():
+        if isinstance(value, dict):
+            found |= {f"{name}/{inner}": number for inner, number in scalars(value).items()}
+        elif isinstance(value, int | float) and name not in ("update", "round"):
+            found[name] = float(value)
+    return found

@@ -1,0 +1,135 @@
+"""What a round decided, task by task: small enough to keep, and enough to draw."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from derts.data.table import ImageTable
+from derts.errors import DertsError
+from derts.gradients import PoolEstimate
+from derts.selection.choice import Choice
+from derts.tasks.pool import TaskPool
+from derts.tasks.randomness import generator
+
+MOST_TASKS = 20_000  # a pool is in random order: its beginning is a fair sample
+FORMAT = "round-record-1"
+_STEPS = 24
+
+
+@dataclass(frozen=True, eq=False)
+class RoundRecord:
+    """One round of a strategy that works in rounds; N tasks, the first of a larger pool.
+
+    place        float32 [N, 2]  the estimated gradients' first two principal components
+    loss         float32 [N]     query loss after adaptation
+    weight       float32 [N]     γ, mean 1 over the tasks trained on, else 0
+    selected     bool [N]        chosen, before an `after` drop
+    dropped      bool [N]        looks noisy
+    mislabelled  float32 [N]     share of wrong labels: for the reader, never for a strategy
+    number, update, digest       which round, when, and of which images
+    """
+
+    place: torch.Tensor
+    loss: torch.Tensor
+    weight: torch.Tensor
+    selected: torch.Tensor
+    dropped: torch.Tensor
+    mislabelled: torch.Tensor
+    number: int
+    update: int
+    digest: str
+
+    @staticmethod
+    def of(
+        pool: TaskPool,
+        images: ImageTable,
+        gradients: torch.Tensor,
+        estimate: PoolEstimate,
+        choice: Choice,
+        number: int,
+        update: int,
+    ) -> RoundRecord:
+        """The record of a round from what it worked with."""
+        selected = torch.zeros(len(pool), dtype=torch.bool)
+        selected[choice.selected] = True
+        part = slice(MOST_TASKS)
+        return RoundRecord(
+            place=two_dimensions(gradients[part]).cpu(),
+            loss=estimate.losses[part].float().cpu(),
+            weight=choice.weights[part].float().cpu(),
+            selected=selected[part],
+            dropped=choice.drop[part].cpu(),
+            mislabelled=pool.mislabelled()[part].cpu(),
+            number=number,
+            update=update,
+            digest=pool_digest(pool, images),
+        )
+
+    def to_bytes(self) -> bytes:
+        """A safetensors file."""
+        about = {"derts": FORMAT, "number": str(self.number), "update": str(self.update)}
+        return save(self._tensors(), {**about, "digest": self.digest})
+
+    @staticmethod
+    def load(path: Path | str) -> RoundRecord:
+        """Read what `to_bytes` gave."""
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                about = file.metadata() or {}
+                if about.get("derts") != FORMAT:
+                    raise ValueError("it is no record of a round")
+                names = [item.name for item in fields(RoundRecord)][:6]
+                tensors = {name: file.get_tensor(name) for name in names}
+            count = len(tensors["place"])
+            if any(len(value) != count for value in tensors.values()):
+                raise ValueError("its parts differ in length")
+            return RoundRecord(
+                **tensors,
+                number=int(about["number"]),
+                update=int(about["update"]),
+                digest=about["digest"],
+            )
+        except FileNotFoundError:
+            raise DertsError(f"no record of a round at {path}: check the path") from None
+        except (SafetensorError, KeyError, ValueError, OSError) as error:
+            raise DertsError(f"{path} is damaged ({error}): remove it and go on") from None
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {
+            name: value.contiguous()
+            for name, value in values.items()
+            if isinstance(value, torch.Tensor)
+        }
+
+
+def two_dimensions(rows: torch.Tensor) -> torch.Tensor:
+    """[N, d] -> float32 [N, 2]: the first two principal components, rows that overflow at 0.
+
+    Subspace iteration from a start of its own, so that no global random state moves.
+
+    >>> rows = torch.tensor([[0.0, 0.0, 1.0], [4.0, 0.0, 1.0], [8.0, 0.0, 1.0]])
+    >>> two_dimensions(rows)[:, 0].abs().tolist()
+    [4.0, 0.0, 4.0]
+    """
+    finite = rows.detach().float().cpu().nan_to_num(0.0, 0.0, 0.0)
+    centred = finite - finite.mean(0)
+    width = min(2, centred.shape[1])
+    basis = torch.randn(centred.shape[1], width, generator=generator((0, "projection")))
+    for _ in range(_STEPS):
+        basis = torch.linalg.qr(centred.T @ (centred @ basis) + 1e-12 * basis).Q
+    places = centred @ basis
+    return places if width == 2 else torch.cat((places, torch.zeros_like(places)), 1)
+
+
+def pool_digest(pool: TaskPool, images: ImageTable) -> str:
+    """Tells whether a pool drawn again is made of the same images: its indices, and some pixels."""
+    digest = hashlib.sha256(pool.support.cpu().numpy().tobytes())
+    digest.update(images.gather(pool.support[:4]).cpu().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,194 @@
+"""The report's page as a file: what it holds, what it must never hold."""
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from derts.cli import run
+from derts.config import TrainConfig
+from derts.data import glyphs
+from derts.errors import DertsError
+from derts.report.page import make_report
+from derts.report.pictures import tasks_of_round
+from derts.report.read import comparison_of, group_runs, read_runs
+from derts.runs import KEEP_ROUNDS, Run
+from derts.selection.record import RoundRecord, two_dimensions
+from derts.tasks import generator
+
+
+class Collector(HTMLParser):
+    """Every tag with its attributes, and whether they close in order."""
+
+    VOID = frozenset({"meta", "link", "br", "circle", "path", "use", "rect", "line", "input"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+def copy_of(run_folder: Path, target: Path, old: str = "", new: str = "") -> Path:
+    shutil.copytree(run_folder, target)
+    config = target / "config.toml"
+    config.write_text(config.read_text().replace(old, new) if old else config.read_text())
+    return target
+
+
+def test_the_demo_leaves_a_page_that_needs_nothing_else(demo_folder: Path) -> None:
+    page = (demo_folder / "report.html").read_text()
+    collector = Collector()
+    collector.feed(page)
+    assert collector.open == []
+    addresses = [
+        value or ""
+        for _, attributes in collector.tags
+        for name, value in attributes.items()
+        if name in ("src", "href", "xlink:href")
+    ]
+    assert all(address.startswith(("#", "data:")) for address in addresses)
+    outside = set(re.findall(r"https?://[^\"' <)]+", page))
+    assert outside <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+    identifiers = [attributes["id"] for _, attributes in collector.tags if "id" in attributes]
+    assert len(identifiers) == len(set(identifiers))
+    for expected in ("Summary", "against random", "seconds of training", "The pool as a map"):
+        assert expected in page
+    assert "Selected and unselected tasks" in page  # the data is at hand, so there are pictures
+
+
+def test_the_page_says_what_the_demo_printed(demo_folder: Path) -> None:
+    page = (demo_folder / "report.html").read_text()
+    results = json.loads((demo_folder / "results.json").read_text())["runs"]
+    groups = group_runs(read_runs([demo_folder]))
+    assert [group.name for group in groups] == ["random", "derts"]
+    assert [run.config.seed for run in groups[1].runs] == [0, 1]
+    read = comparison_of(groups)
+    for name in ("random", "derts"):
+        printed = {
+            found["seed"]: found["accuracy"] for found in results if found["variant"] == name
+        }
+        assert read.accuracies(name) == printed
+    assert read.difference("derts", "random").shown("+") in page
+    kept = read.mean("derts", lambda found: found["noise"]["kept"])
+    assert kept == pytest.approx(
+        sum(found["noise"]["kept"] for found in results if found["variant"] == "derts") / 2,
+        abs=1e-5,
+    )
+
+
+def test_pictures_only_of_the_very_data(demo_folder: Path) -> None:
+    story = read_runs([demo_folder / "derts-seed0"])[0]
+    record = story.records[-1]
+    found = tasks_of_round(story.config, record, {})
+    assert not isinstance(found, str)
+    assert torch.equal(found[1].mislabelled(), record.mislabelled)
+    other = glyphs(characters=120, images_per_character=20, seed=5)["train"]
+    reason = tasks_of_round(story.config, record, {story.config.data: other})
+    assert isinstance(reason, str)
+    assert "not the data" in reason
+
+
+def test_a_run_whose_data_is_gone_still_has_a_report(demo_folder: Path, tmp_path: Path) -> None:
+    gone = copy_of(demo_folder / "derts-seed0", tmp_path / "gone", '"glyphs-120x20"', '"<b>gone$"')
+    page = make_report([gone]).page
+    assert "No pictures: the run&#x27;s data is not at hand" in page
+    assert "<b>gone" not in page
+    assert "data:image" not in page
+    again = make_report([gone], data="glyphs-120x20").page
+    assert "data:image" in again
+
+
+def test_names_cannot_break_out_of_the_page(demo_folder: Path, tmp_path: Path) -> None:
+    odd = copy_of(demo_folder / "derts-seed0", tmp_path / "a&b<script>x")
+    page = make_report([odd]).page
+    assert "a&amp;b&lt;script&gt;x" in page
+    assert page.count("<script") == 2
+    assert page.count("</script>") == 2
+
+
+def test_print_quality_figures_and_unfinished_runs(
+    demo_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = copy_of(demo_folder / "derts-seed1", tmp_path / "cut")
+    (cut / "result.json").unlink()
+    words = ["report", str(demo_folder / "random-seed0"), str(cut)]
+    assert run([*words, "-o", str(tmp_path / "r.html"), "--png", str(tmp_path / "png")]) == 0
+    assert str(tmp_path / "r.html") in capsys.readouterr().out
+    assert "at update 45 of 45" in (tmp_path / "r.html").read_text()
+    figures = list((tmp_path / "png").glob("*.png"))
+    assert len(figures) >= 8
+    for path in figures:
+        with Image.open(path) as figure:
+            assert figure.width > 1400
+
+
+def test_the_same_runs_give_the_same_page(demo_folder: Path) -> None:
+    assert make_report([demo_folder]).page == make_report([demo_folder]).page
+
+
+def test_a_damaged_record_and_an_empty_run_are_named(demo_folder: Path, tmp_path: Path) -> None:
+    bad = copy_of(demo_folder / "derts-seed0", tmp_path / "bad")
+    newest = Run.open(bad).round_files()[-1]
+    newest.write_bytes(newest.read_bytes()[:100])
+    with pytest.raises(DertsError, match=r"round-.* is damaged"):
+        make_report([bad])
+    empty = Run.create(tmp_path / "empty", TrainConfig())
+    with pytest.raises(DertsError, match="has logged nothing yet"):
+        make_report([empty.path])
+
+
+@pytest.mark.parametrize("line", ["[]", '{"event": "update", "update": 3}', '{"update": "x"}'])
+def test_a_foreign_line_in_the_log_is_named(line: str, demo_folder: Path, tmp_path: Path) -> None:
+    odd = copy_of(demo_folder / "random-seed0", tmp_path / "odd")
+    with (odd / "events.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(DertsError, match=r"line \d+ of .*events\.jsonl is no event"):
+        make_report([odd])
+
+
+def test_few_rounds_are_kept_and_read_back(tmp_path: Path) -> None:
+    kept = Run.create(tmp_path / "run", TrainConfig())
+    for number in range(KEEP_ROUNDS + 2):
+        record = RoundRecord(
+            place=torch.full((4, 2), float(number)),
+            loss=torch.rand(4, generator=generator(number)),
+            weight=torch.tensor([0.0, 2.0, 0.0, 1.0]),
+            selected=torch.tensor([False, True, False, True]),
+            dropped=torch.tensor([True, False, False, False]),
+            mislabelled=torch.zeros(4),
+            number=number,
+            update=10 * number,
+            digest="d",
+        )
+        kept.keep_round(record)
+    numbers = [RoundRecord.load(path).number for path in kept.round_files()]
+    assert numbers == [2, 3, 4]
+    again = RoundRecord.load(kept.round_files()[-1])
+    assert torch.equal(again.loss, record.loss)
+    assert torch.equal(again.dropped, record.dropped)
+    assert (again.update, again.digest) == (40, "d")
+
+
+def test_the_projection_is_that_of_principal_components() -> None:
+    rows = torch.randn(300, 7, generator=generator(1)) * torch.tensor([9.0, 5, 1, 1, 1, 1, 1]) + 3
+    before = torch.get_rng_state()
+    found = two_dimensions(rows)
+    assert torch.equal(torch.get_rng_state(), before)
+    _, lengths, _ = torch.linalg.svd(rows - rows.mean(0), full_matrices=False)
+    assert torch.allclose(found.norm(dim=0), lengths[:2], rtol=1e-3)
+    assert two_dimensions(torch.zeros(3, 1)).shape == (3, 2)
+    assert bool(two_dimensions(torch.full((3, 4), float("nan"))).isfinite().all())

@@ -1,0 +1,136 @@
+"""The documentation runs: Python as doctests (pytest collects them), commands here."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from derts.cli import COMMANDS, run
+from derts.commands.completion import command_options
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+# what makes a command of the documentation quick enough for a test
+QUICK = {
+    "data prepare": ["--size", "28", "--workers", "1", "--overwrite"],
+    "train": [
+        "--updates", "3", "--meta-batch", "2", "--model.width", "4", "--strategy.warmup", "1",
+        "--strategy.pool", "20", "--evaluation.tasks", "5", "--evaluation.query", "3", "--quiet",
+    ],
+    "inspect": ["--tasks", "20", "--quiet"],
+}  # fmt: skip
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """(language, content) of every fenced block."""
+    return re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Every derts command in a page's blocks, as words."""
+    lines = [line for language, text in blocks(page) if not language for line in text.splitlines()]
+    starts = re.compile(r"(?:\.venv/bin/)?derts ")
+    return [shlex.split(line, comments=True)[1:] for line in lines if starts.match(line)]
+
+
+def name_of(words: list[str]) -> str:
+    two = " ".join(words[:2])
+    return two if two in COMMANDS else words[0]
+
+
+@pytest.fixture(scope="module")
+def options() -> dict[str, list[str]]:
+    return command_options()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_are_doctests(page: Path) -> None:
+    for language, text in blocks(page):
+        assert language in ("", "python"), f"{page.name}: no test runs {language} blocks"
+        if language == "python":
+            assert text.startswith(">>> "), f"{page.name}: pytest would not run\n{text}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_options_exist(page: Path, options: dict[str, list[str]]) -> None:
+    text = page.read_text(encoding="utf-8")
+    inline = [
+        shlex.split(found.replace("\n", " ")) for found in re.findall(r"`derts ([^`…]+)`", text)
+    ]
+    for words in [*commands(page), *inline]:
+        name = name_of(words)
+        group = any(known.startswith(f"{name} ") for known in COMMANDS)
+        assert name in COMMANDS or group or name.startswith("--"), f"{page.name}: derts {words}"
+        for word in words:
+            if word.startswith("--") and name in COMMANDS:
+                assert word.split("=")[0] in options[name], f"{page.name}: {name} has no {word}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name}: no {target}"
+
+
+@pytest.mark.parametrize("page", ["docs/own-data.md", "README.md", "docs/index.md"])
+def test_a_new_user_can_follow(
+    page: str, photos: Path, in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(photos, in_folder / "my-photos")
+    for name in ("letter-01", "letter-04", "letter-07"):
+        (in_folder / "examples" / name).mkdir(parents=True)
+        for number in range(3):
+            shutil.copy(photos / name / f"{number:02d}.png", in_folder / "examples" / name)
+    shutil.copytree(photos / "letter-04", in_folder / "inbox")
+    followed = commands(ROOT / page)
+    assert len(followed) >= 4
+    for words in followed:
+        quick = list(QUICK.get(name_of(words), []))
+        if name_of(words) == "data prepare" and page == "README.md":
+            quick += ["--split-fractions", "0.5", "0.25", "0.25"]
+        if name_of(words) == "train" and page == "README.md":
+            quick += ["--tasks.way", "3", "--tasks.query", "5"]
+        assert run([*words, *quick]) == 0, f"derts {words}: {capsys.readouterr().err}"
+    made = {path.name for path in in_folder.rglob("*") if path.is_file()}
+    if page == "docs/own-data.md":
+        assert {"predictions.csv", "predictions.png", "report.html", "model.safetensors"} <= made
+
+
+def test_every_page_is_on_the_site() -> None:
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r": ([\w-]+\.md)$", site, re.M)
+    assert all((ROOT / "docs" / name).is_file() for name in listed)
+    assert len(listed) == len(set(listed)) >= 9
+
+
+def test_version_is_the_same_everywhere() -> None:
+    from derts import __version__
+
+    assert f'version = "{__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f"version: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"## {__version__}\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("mkdocs", "material", "mkdocstrings")),
+    reason="the site's programs are not installed: pip install 'derts[docs]'",
+)
+def test_the_site_builds_strictly(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q"]
+    command += ["-f", str(ROOT / "mkdocs.yml"), "-d", str(tmp_path / "site")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "derts.ImageTable" in (tmp_path / "site" / "api" / "index.html").read_text()

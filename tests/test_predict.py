@@ -1,0 +1,145 @@
+"""From a trained run to labels for somebody's images, and to a file to hand on."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import derts
+from derts.cli import run
+from derts.data import ImageTable, glyphs, save_table
+from derts.errors import DertsError
+from derts.predict import load_model
+
+SMALL = [
+    "--model.width", "12", "--tasks.way", "3", "--tasks.shot", "3", "--tasks.query", "4",
+    "--meta-batch", "4", "--evaluation.tasks", "10", "--evaluation.query", "4", "--quiet",
+    "--learner.distance-divisor", "4",
+]  # fmt: skip
+
+
+def part(table: ImageTable, groups: list[torch.Tensor], split: str) -> ImageTable:
+    """Some classes of a table, dark on light as the photos are."""
+    labels = torch.arange(len(groups)).repeat_interleave(torch.tensor([len(g) for g in groups]))
+    names = tuple(f"class {number}" for number in range(len(groups)))
+    return ImageTable(255 - table.gather(torch.cat(groups)), labels, names, split)
+
+
+@pytest.fixture(scope="module")
+def own(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store, a run on it, a support folder of new classes and a query folder."""
+    folder = tmp_path_factory.mktemp("predict")
+    table = glyphs(characters=60, images_per_character=24)["train"]
+    groups = table.class_indices()
+    save_table(
+        {
+            "train": part(table, groups[12:], "train"),
+            "test": part(table, groups[:12], "test"),
+        },
+        folder / "store",
+    )
+    (folder / "query").mkdir()
+    for number, source in enumerate(sorted(photos.iterdir())[8:]):
+        (folder / "support" / source.name).mkdir(parents=True)
+        for place, file in enumerate(sorted(source.iterdir())[:9]):
+            target = folder / "support" / source.name / file.name
+            if place >= 3 + number % 2:  # shots may differ between classes
+                target = folder / "query" / f"{source.name}-{file.name}"
+            shutil.copy(file, target)
+    words = ["train", "--data", str(folder / "store"), *SMALL, "--updates", "150"]
+    assert run([*words, "--out", str(folder / "run")]) == 0
+    return folder
+
+
+def right(found: list[derts.predict.Prediction]) -> float:
+    return sum(one.name.startswith(one.label) for one in found) / len(found)
+
+
+def test_four_new_classes_from_a_few_images_each(own: Path) -> None:
+    classifier = derts.load_model(own / "run").adapt(own / "support")
+    found = classifier.predict(own / "query")
+    assert len(found) == 22
+    assert right(found) > 0.5  # chance is 0.25; the model was trained for three classes
+    for one in found:
+        assert sum(one.probabilities.values()) == pytest.approx(1, abs=1e-4)
+        assert one.probability == max(one.probabilities.values())
+
+
+def test_the_command_writes_a_table_and_a_picture_sheet(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--support", str(own / "support"), "--query", str(own / "query")]
+    assert run(["predict", str(own / "run"), *where, "--out", str(tmp_path / "labels.csv")]) == 0
+    assert "letter-08" in capsys.readouterr().out
+    with (tmp_path / "labels.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    expected = load_model(own / "run").adapt(own / "support").predict(own / "query")
+    assert [(row["image"], row["label"]) for row in rows] == [(e.name, e.label) for e in expected]
+    assert float(rows[0][rows[0]["label"]]) == float(rows[0]["probability"])
+    with Image.open(tmp_path / "labels.png") as sheet:
+        assert sheet.width > 800
+
+
+def test_an_exported_model_predicts_the_same_without_the_run(own: Path, tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    assert run(["export", str(own / "run"), str(file)]) == 0
+    card = json.loads((tmp_path / "model.json").read_text())
+    result = json.loads((own / "run" / "result.json").read_text())
+    assert card["results"]["accuracy"] == result["accuracy"]
+    assert card["config"]["tasks"]["way"] == 3
+    assert card["data"]["trained_on"] == {"count": 624, "classes": 26}
+    assert all(isinstance(value, torch.Tensor) for value in load_file(file).values())
+    first = load_model(own / "run").adapt(own / "support").predict(own / "query")
+    assert load_model(file).adapt(own / "support").predict(own / "query") == first
+
+
+@pytest.mark.parametrize("name", ["anil", "maml"])
+def test_a_head_of_fixed_size_takes_its_own_number_of_classes_only(
+    name: str, own: Path, tmp_path: Path
+) -> None:
+    words = ["train", "--data", str(own / "store"), *SMALL, "--learner.name", name]
+    assert run([*words, "--updates", "2", "--out", str(tmp_path / "run")]) == 0
+    model = load_model(tmp_path / "run")
+    with pytest.raises(DertsError, match=r"4 classes but this .* was trained for 3"):
+        model.adapt(own / "support")
+    folders = sorted((own / "support").iterdir())[:3]
+    classes = {folder.name: sorted(folder.iterdir()) for folder in folders}
+    whole = model.adapt(classes).predict(own / "query")
+    one_by_one = model.adapt(classes).predict(sorted((own / "query").iterdir())[:2])
+    for one, other in zip(whole, one_by_one, strict=False):  # images do not influence each other
+        assert one.probability == pytest.approx(other.probability, abs=1e-4)
+
+
+def test_images_may_be_arrays_or_pillow_images(own: Path) -> None:
+    model = load_model(own / "run")
+    black, white = numpy.zeros((28, 28, 1), numpy.uint8), Image.new("RGB", (40, 60), "white")
+    found = model.adapt({"black": [black], "white": [white]}).predict([white, black])
+    assert [one.label for one in found] == ["white", "black"]
+
+
+def test_what_cannot_be_predicted_is_named(own: Path, tmp_path: Path) -> None:
+    model = load_model(own / "run")
+    (tmp_path / "support" / "only").mkdir(parents=True)
+    with pytest.raises(DertsError, match="1 classes: give at least two"):
+        model.adapt(tmp_path / "support")
+    (tmp_path / "support" / "none").mkdir()
+    with pytest.raises(DertsError, match="'none' of the support has no image"):
+        model.adapt(tmp_path / "support")
+    with pytest.raises(DertsError, match="holds no image"):
+        model.adapt(own / "support").predict(tmp_path)
+    (tmp_path / "bad.png").write_bytes(b"nothing")
+    with pytest.raises(DertsError, match=r"bad\.png cannot be read"):
+        model.adapt(own / "support").predict(tmp_path)
+    with pytest.raises(DertsError, match="not a folder"):
+        model.adapt(tmp_path / "nowhere")
+    (tmp_path / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}      ")
+    with pytest.raises(DertsError, match="is no model"):
+        load_model(tmp_path / "model.safetensors")
+    with pytest.raises(DertsError, match="not a run folder"):
+        load_model(tmp_path / "nowhere")
