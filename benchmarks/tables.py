@@ -1,4 +1,4 @@
-"""Write docs/results.md, its figures and the table in README.md from results/*.json.
+"""Write docs/results.md, and the tables and figures of other pages, from results/*.json.
 
     python benchmarks/tables.py            write
     python benchmarks/tables.py --check    exit 1 if a page is not what would be written
@@ -13,6 +13,8 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+
+from performance_tables import BLOCKS, draw_growth, renewed
 
 from derts.comparison import Comparison
 from derts.report.diagnosis import draw_diagnosis, table_rows
@@ -257,11 +259,14 @@ def main() -> None:
     """Write the pages and figures, or check the pages."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
-    if parser.parse_args().check:
-        same = PAGE.read_text(encoding="utf-8") == page()
-        sys.exit(not (same and README.read_text(encoding="utf-8") == readme()))
-    PAGE.write_text(page(), encoding="utf-8")
-    README.write_text(readme(), encoding="utf-8")
+    check = parser.parse_args().check
+    pages = {PAGE: page(), README: readme()}
+    pages |= {path: renewed(path, markdown) for path in BLOCKS}
+    if check:
+        sys.exit(any(path.read_text(encoding="utf-8") != text for path, text in pages.items()))
+    for path, text in pages.items():
+        path.write_text(text, encoding="utf-8")
+    draw_growth()
     for path in RESULTS.glob("diagnosis-*.json"):
         values = json.loads(path.read_text(encoding="utf-8"))
         draw_diagnosis(values, ROOT / "docs" / "figures" / f"{path.stem}.png")

@@ -1,8 +1,9 @@
 """Exact greedy facility location as one kernel that stays on the GPU from first to last pick.
 
-Each program owns some candidates and their gains. For every pick the programs publish their best
-candidate, wait for each other, and then all know the winner; each finds the rows whose nearest
-pick it becomes, and visits those rows' distances to its own candidates. Distances are multiples of
+Each program owns some candidates and their gains. The programs publish their two best candidates,
+wait for each other, and then all know the winner, and whether the runner-up is sure to win next;
+each finds the rows whose nearest pick they become, and visits those rows' distances to its own
+candidates. Distances are multiples of
 one quantum, so float64 sums are exact and the picks are those of the CPU's engine.
 """
 
@@ -19,38 +20,62 @@ def _greedy(
     matrix, nearest, gains, best_gain, best_index, arrivals, changed, lower, upper,
     picks, picked_gains, count, k,
     ROWS: tl.constexpr, OWN: tl.constexpr, PROGRAMS: tl.constexpr, CHUNK: tl.constexpr,
+    NOBODY: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     everyone = tl.arange(0, ROWS)
     own = program * OWN + tl.arange(0, OWN)
     gain = tl.load(gains + own, mask=own < count, other=float("-inf"))
     limit = tl.load(nearest + everyone, mask=everyone < count, other=-1.0)
-    slot = tl.arange(0, PROGRAMS)
     scratch = program * ROWS
-    for position in range(k):
+    position, meeting = 0, 0
+    while position < k:
         top = tl.max(gain, 0)
-        first = tl.min(tl.where(gain == top, own, count), 0)
-        # two sets of slots in turn: nobody can be two picks ahead
-        side = (position % 2) * PROGRAMS
-        tl.store(best_gain + side + program, top)
-        tl.store(best_index + side + program, first)
+        first = tl.min(tl.where(gain == top, own, NOBODY), 0)
+        others = tl.where(own == first, float("-inf"), gain)
+        next_top = tl.max(others, 0)
+        second = tl.min(tl.where(others == next_top, own, NOBODY), 0)
+        # two sets of slots in turn: nobody can be two meetings ahead
+        side = (meeting % 2) * 2 * PROGRAMS + program
+        tl.store(best_gain + side, top)
+        tl.store(best_index + side, first)
+        tl.store(best_gain + side + PROGRAMS, next_top)
+        tl.store(best_index + side + PROGRAMS, second)
         tl.debug_barrier()
         tl.atomic_add(arrivals, 1, sem="acq_rel")
-        target = (position + 1) * PROGRAMS
-        while tl.atomic_add(arrivals, 0, sem="acquire") < target:
+        meeting += 1
+        while tl.atomic_add(arrivals, 0, sem="acquire") < meeting * PROGRAMS:
             pass
         tl.debug_barrier()
-        their_gain = tl.load(best_gain + side + slot, cache_modifier=".cg")
-        their_index = tl.load(best_index + side + slot, cache_modifier=".cg")
+        slots = ((meeting - 1) % 2) * 2 * PROGRAMS + tl.arange(0, 2 * PROGRAMS)
+        their_gain = tl.load(best_gain + slots, cache_modifier=".cg")
+        their_index = tl.load(best_index + slots, cache_modifier=".cg")
         top = tl.max(their_gain, 0)
-        pick = tl.min(tl.where(their_gain == top, their_index, count), 0)
-        if program == 0:
-            tl.store(picks + position, pick)
-            tl.store(picked_gains + position, top)
-        gain = tl.where(own == pick, float("-inf"), gain)
+        pick = tl.min(tl.where(their_gain == top, their_index, NOBODY), 0)
+        their_gain = tl.where(their_index == pick, float("-inf"), their_gain)
+        next_top = tl.max(their_gain, 0)
+        follower = tl.min(tl.where(their_gain == next_top, their_index, NOBODY), 0)
+        there = tl.where(next_top > float("-inf"), tl.where(position + 1 < k, count, 0), 0)
         row = tl.load(
             matrix + pick.to(tl.int64) * count + everyone, mask=everyone < count, other=0.0
         )
+        next_row = tl.load(
+            matrix + follower.to(tl.int64) * count + everyone,
+            mask=everyone < there,
+            other=float("inf"),
+        )
+        # the runner-up keeps its gain, and comes next, if no row is nearer to both
+        both = tl.max(((row < limit) & (next_row < limit)).to(tl.int32), 0)
+        two = tl.where(both == 0, tl.where(there > 0, 1, 0), 0)
+        if program == 0:
+            tl.store(picks + position, pick)
+            tl.store(picked_gains + position, top)
+            tl.store(picks + position + 1, follower, mask=two > 0)
+            tl.store(picked_gains + position + 1, next_top, mask=two > 0)
+        follower = tl.where(two > 0, follower, pick)
+        gain = tl.where((own == pick) | (own == follower), float("-inf"), gain)
+        row = tl.where(two > 0, tl.minimum(row, next_row), row)
+        position += 1 + two
         nearer = row < limit
         place = tl.cumsum(nearer.to(tl.int32), 0) - 1
         total = tl.sum(nearer.to(tl.int32), 0)
@@ -97,12 +122,12 @@ def greedy(matrix: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     picked_gains = torch.empty(k, dtype=torch.float64, device=device)
     _greedy[(programs,)](
         matrix, nearest, gains,
-        torch.empty(2 * programs, dtype=torch.float64, device=device),
-        torch.empty(2 * programs, dtype=torch.int32, device=device),
+        torch.empty(4 * programs, dtype=torch.float64, device=device),
+        torch.empty(4 * programs, dtype=torch.int32, device=device),
         torch.zeros(1, dtype=torch.int32, device=device),
         torch.empty(programs * rows, dtype=torch.int32, device=device),
         torch.empty(programs * rows, device=device), torch.empty(programs * rows, device=device),
         picks, picked_gains, count, k,
-        ROWS=rows, OWN=own, PROGRAMS=programs, CHUNK=64, num_warps=8,
+        ROWS=rows, OWN=own, PROGRAMS=programs, CHUNK=64, NOBODY=1 << 30, num_warps=8,
     )  # fmt: skip
     return picks.long(), picked_gains, nearest

@@ -1,0 +1,210 @@
+"""The tables of docs/performance.md and docs/strategies.md, and the figure of growth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from derts.comparison import Comparison
+from derts.statistics import over_seeds
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results"
+FIGURE = ROOT / "docs" / "figures" / "growth.png"
+Rows = list[tuple[str, ...]]
+Values = dict[str, Any]
+
+
+def read(name: str) -> Values:
+    """A result file."""
+    content: Values = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    return content
+
+
+def update_rows() -> Rows:
+    """One update, ours and others."""
+    rows: Rows = [("learner", "backbone", "tasks", "how", "ms per update", "× ours")]
+    for row in read("update-h200.json")["results"]:
+        time = f"{row['ms']:.1f}" if "ms" in row else row["failed"]
+        ratio = f"{row['times_ours']:.1f}" if "times_ours" in row else ""
+        rows.append((row["learner"], row["backbone"], str(row["tasks"]), row["way"], time, ratio))
+    return rows
+
+
+def target_rows() -> Rows:
+    """Floor, peer, ours and aim of what the aims name."""
+    overhead = {
+        (row["learner"], row["strategy"]): row for row in read("overhead-h200.json")["results"]
+    }
+    loops = {(row["learner"], row["way"]): row for row in read("update-h200.json")["results"]}
+    pools = {row["at"]: row for row in read("growth-h200.json")["results"] if row["kind"] == "pool"}
+    rows: Rows = [("what", "floor", "the usual loop", "ours", "aim", "")]
+
+    def add(what: str, floor: str, peer: str, ours: float, aim: float, unit: str) -> None:
+        met = "met" if ours <= aim else "**missed**"
+        rows.append((what, floor, peer, f"{ours:.3g}{unit}", f"≤ {aim:g}{unit}", met))
+
+    for learner in ("anil", "protonet"):
+        mine = overhead[learner, "random"]["ms_per_update"]
+        peer = f"{loops[learner, 'loop']['ms']:.0f} ms"
+        add(f"update, {learner}, CNN4-64", "2.4 ms arithmetic, 6 ms memory", peer, mine, 15, " ms")
+    for learner in ("anil", "protonet"):
+        for name in ("derts", "derts, pools of 9,600 images"):
+            ratio = overhead[learner, name]["ratio"]
+            add(f"{name} / random, {learner}", "1", "1.58 (the paper)", ratio, 1.08, "")
+    for learner in ("anil", "protonet"):
+        add(f"us / random, {learner}", "1", "", overhead[learner, "us"]["ratio"], 1.05, "")
+    ratio = overhead["anil", "ats"]["ratio"]
+    add("ats / random, anil", "", "5.2 (the paper)", ratio, 2.5, "")
+    add("select 960 of 3,200, on the GPU", "", "", pools[3200]["ms"], 5, " ms")
+    return rows
+
+
+def overhead_rows() -> Rows:
+    """Where each strategy's time goes."""
+    phases = ("tasks", "update", "pool", "embedding", "estimating", "selecting")
+    rows: Rows = [("learner", "strategy", "ms per update", "× random", *phases)]
+    for row in read("overhead-h200.json")["results"]:
+        spent = [row["phases_ms"].get(phase, 0.0) for phase in phases]
+        rows.append(
+            (
+                row["learner"],
+                row["strategy"],
+                f"{row['ms_per_update']:.2f}",
+                f"{row['ratio']:.3f}",
+                *(f"{value:.2f}" if value else "" for value in spent),
+            )
+        )
+    return rows
+
+
+def fused_rows() -> Rows:
+    """Accuracy with the kernels beside the plain path's."""
+    rows: Rows = [("learner", "plain path, compiled", "kernels", "ms before", "ms now")]
+    runs = {kind: read(f"{kind}-h200.json")["runs"] for kind in ("baseline", "baseline-fused")}
+    for learner in ("anil", "protonet"):
+        shown, times = [], []
+        for found in runs.values():
+            mine = [run for run in found if run["config"]["learner"]["name"] == learner]
+            shown.append(str(over_seeds([run["accuracy"] for run in mine])))
+            times.append(sorted(run["ms_per_update"] for run in mine)[len(mine) // 2])
+        rows.append((learner, *shown, *(f"{time:.1f}" for time in times)))
+    return rows
+
+
+def growth_rows() -> Rows:
+    """Time against tasks, image size and pool size."""
+    names = {"tasks": "tasks per update", "size": "pixels a side", "images": "images", "pool": "N"}
+    rows: Rows = [("what grows", "to", "milliseconds")]
+    for row in read("growth-h200.json")["results"]:
+        rows.append((names[row["kind"]], f"{row['at']:,}", f"{row['ms']:.1f}"))
+    return rows
+
+
+def draw_growth() -> None:
+    """One panel for each thing that grows."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    titles = {
+        "tasks": ("an update against its tasks", "tasks"),
+        "size": ("an update against image size", "pixels a side"),
+        "images": ("an update against images", "images"),
+        "pool": ("one selection against the pool", "tasks in the pool"),
+    }
+    results = read("growth-h200.json")["results"]
+    kinds = [kind for kind in titles if any(row["kind"] == kind for row in results)]
+    figure, axes = pyplot.subplots(1, len(kinds), figsize=(3.6 * len(kinds), 3), squeeze=False)
+    for axis, kind in zip(axes[0], kinds, strict=True):
+        points = [(row["at"], row["ms"]) for row in results if row["kind"] == kind]
+        axis.loglog(*zip(*points, strict=True), marker="o")
+        axis.minorticks_off()
+        axis.set_xticks([at for at, _ in points], [f"{at:,}" for at, _ in points], rotation=45)
+        axis.set_yticks([ms for _, ms in points], [f"{ms:,.3g}" for _, ms in points])
+        axis.set_title(titles[kind][0], fontsize=10)
+        axis.set_xlabel(titles[kind][1])
+        axis.set_ylabel("milliseconds")
+        axis.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(FIGURE, dpi=110)
+    pyplot.close(figure)
+
+
+def strategy_rows() -> Rows:
+    """Every strategy's accuracy and cost with ANIL, noisy and clean."""
+    found = Comparison(read("strategies-h200.json")["runs"])
+    rows: Rows = [
+        ("strategy", "noisy tasks", "− random", "clean tasks", "− random", "ms per update",
+         "of it selection")
+    ]  # fmt: skip
+    for name in [name for name in found.variants if not name.endswith("clean")]:
+        cells = []
+        for suffix in ("", " clean"):
+            cells.append(str(over_seeds(list(found.accuracies(name + suffix).values()))))
+            same = name == "random"
+            difference = found.difference(name + suffix, "random" + suffix)
+            cells.append("" if same else difference.shown("+"))
+        clean = f"{name} clean"
+        time = found.mean(clean, lambda result: result["ms_per_update"]) or 0.0
+        share = found.mean(clean, lambda result: result["selection_share"]) or 0.0
+        rows.append((NAMES.get(name, name), *cells, f"{time:.1f}", f"{100 * share:.0f}%"))
+    return rows
+
+
+def tried_rows() -> Rows:
+    """What was tried on validation classes, against random sampling and against derts."""
+    files = ("what-wins-validation-h200.json", "few-images-validation-h200.json",
+             "doubt-validation-h200.json")  # fmt: skip
+    runs: dict[tuple[str, str, int], Values] = {}
+    for name in files:
+        for run in read(name)["runs"]:
+            runs.setdefault((run["learner"], run["variant"], run["seed"]), run)
+    rows: Rows = [("learner", "tasks", "variant", "seeds", "accuracy", "− random", "− derts")]
+    kinds = {"clean": " clean", "60% noisy": "", "40% swapped": " swap40"}
+    for learner in ("anil", "protonet"):
+        found = Comparison([run for run in runs.values() if run["learner"] == learner])
+        for kind, suffix in kinds.items():
+            plain = [name.removesuffix(" clean").removesuffix(" swap40") for name in found.variants]
+            for name in dict.fromkeys(plain):
+                if name + suffix not in found.variants:
+                    continue
+                accuracies = list(found.accuracies(name + suffix).values())
+                mean = over_seeds(accuracies).mean
+                cells = []
+                for other in ("random", "derts"):
+                    both = other != name and other + suffix in found.variants
+                    difference = found.difference(name + suffix, other + suffix) if both else None
+                    cells.append(difference.shown("+") if difference is not None else "")
+                count = str(len(accuracies))
+                rows.append((learner, kind, name, count, f"{mean:.2f}", *cells))
+    return rows
+
+
+NAMES = {"derts-few-images": "derts, pools of 9,600 images"}
+BLOCKS: dict[Path, dict[str, Callable[[], Rows]]] = {
+    ROOT / "docs" / "performance.md": {
+        "aims": target_rows,
+        "updates": update_rows,
+        "accuracy": fused_rows,
+        "overhead": overhead_rows,
+        "growth": growth_rows,
+    },
+    ROOT / "docs" / "strategies.md": {"measured": strategy_rows},
+    ROOT / "docs" / "research-log.md": {"tried": tried_rows},
+}
+
+
+def renewed(path: Path, markdown: Callable[[Rows], str]) -> str:
+    """A page with its tables written anew."""
+    text = path.read_text(encoding="utf-8")
+    for name, rows in BLOCKS[path].items():
+        begin, end = f"<!-- {name}: written by benchmarks/tables.py -->", f"<!-- end of {name} -->"
+        before, _, rest = text.partition(begin)
+        if not rest:
+            raise SystemExit(f"{path} has no place for the table {name!r}")
+        text = before + f"{begin}\n{markdown(rows())}\n{end}" + rest.partition(end)[2]
+    return text
