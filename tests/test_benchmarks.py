@@ -67,3 +67,36 @@ def test_noisy_tasks_runs_and_never_makes_a_run_twice(tmp_path: Path) -> None:
     assert len(second.splitlines()) == 1
     runs = json.loads((tmp_path / "out.json").read_text())["runs"]
     assert [run["variant"] for run in runs] == ["random", "derts", "paper clean"]
+
+
+def test_updates_are_measured() -> None:
+    shown = program("update.py", "--quick", "--learners", "protonet", "--backbones", "cnn4")
+    assert [line.split(":")[0] for line in shown.splitlines()] == [
+        "protonet cnn4 loop",
+        "protonet cnn4 loop, bfloat16",
+        "protonet cnn4 plain",
+        "protonet cnn4 ours",
+    ]
+
+
+def test_overhead_is_measured(tmp_path: Path) -> None:
+    words = ["--quick", "--learners", "anil", "--strategies", "random", "derts", "us", "ats"]
+    program("overhead.py", *words, "--out", str(tmp_path / "out.json"))
+    rows = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert [row["strategy"] for row in rows] == ["random", "derts", "us", "ats"]
+    assert rows[0]["ratio"] == 1
+
+
+def test_growth_is_measured(tmp_path: Path) -> None:
+    program("growth.py", "--quick", "--out", str(tmp_path / "out.json"))
+    rows = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert [row["kind"] for row in rows] == [
+        kind for kind in ("tasks", "size", "images", "pool") for _ in range(2)
+    ]
+
+
+def test_without_a_gpu_the_kernels_are_not_checked() -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "kernels.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if done.returncode == 1:
+        assert done.stderr.startswith("the kernels need an NVIDIA GPU and Triton")

@@ -1,0 +1,191 @@
+"""Every hand-written kernel against its plain counterpart, on a GPU: differences and times.
+
+    python benchmarks/kernels.py --out results/kernels-h200.json
+
+A difference is ‖kernel − plain‖ / ‖plain‖ on fresh random input, plain in float32 (tf32 off). What
+is stored in bfloat16 may differ by 0.004, sums in float32 by 1e-5, selections not at all; the
+program ends with exit code 1 where one does. Times are medians at the size of an update of 32 tasks
+of 100 images of 84×84 (a pool of 3,200 tasks for the last two).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from derts.kernels import usable_on
+from derts.kernels.operations import FusedOperations, PlainOperations
+from derts.runs import code_version, machine
+from derts.selection.facility_device import DeviceDistances, greedy_without_waiting
+
+STORED, SUMMED = 0.004, 1e-5
+DEVICE = torch.device("cuda")
+PLAIN, FUSED = PlainOperations(), FusedOperations()
+Row = dict[str, float | str]
+
+
+def difference(ours: Tensor, theirs: Tensor) -> float:
+    """Relative, in float64."""
+    ours, theirs = ours.detach().double(), theirs.detach().double()
+    return float((ours - theirs).norm() / theirs.norm())
+
+
+def milliseconds(run: Callable[[], object]) -> float:
+    """Median of twenty, by the GPU's own clock, after three to warm up."""
+    found = []
+    for number in range(23):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        if number > 2:
+            found.append(float(start.elapsed_time(end)))
+    return statistics.median(found)
+
+
+def random(*shape: int) -> Tensor:
+    """Normal numbers that bfloat16 holds."""
+    return torch.randn(shape, device=DEVICE).bfloat16().float()
+
+
+def pixels(count: int) -> Tensor:
+    """Random images."""
+    return torch.randint(0, 256, (count, 84, 84, 3), device=DEVICE, dtype=torch.uint8)
+
+
+def row(name: str, found: float, allowed: float, time: float) -> Row:
+    """One line of the answer, printed."""
+    print(f"{name}: differs by {found:.2g} (allowed {allowed:g}), {time:.3f} ms", flush=True)
+    return {"kernel": name, "difference": found, "allowed": allowed, "ms": time}
+
+
+def first_block() -> list[Row]:
+    """Patch products, and convolution with ReLU and pooling, forward and backward."""
+    few, many = pixels(64), FUSED.prepare(pixels(3200))
+    ours, theirs = FUSED.prepare(few), PLAIN.prepare(few)
+    weight = (0.3 * random(64, 3, 3, 3)).bfloat16().float().requires_grad_()
+    shift = random(64).requires_grad_()
+    pooled, expected = (
+        operations.conv_relu_pool(prepared, weight, shift)
+        for operations, prepared in ((FUSED, ours), (PLAIN, theirs))
+    )
+    upstream = random(*expected.shape)
+    gradients, expected_gradients = (
+        torch.autograd.grad((value.float() * upstream).sum(), (weight, shift))
+        for value in (pooled, expected)
+    )
+    large = FUSED.conv_relu_pool(many, weight, shift)
+    change = random(*large.shape).bfloat16().contiguous(memory_format=torch.channels_last)
+    products = difference(FUSED.patch_products(ours, 3), PLAIN.patch_products(theirs, 3))
+    to_weight = difference(gradients[0], expected_gradients[0])
+    return [
+        row(
+            "patch products", products, SUMMED, milliseconds(lambda: FUSED.patch_products(many, 3))
+        ),
+        row(
+            "convolution, ReLU, pooling from pixels",
+            difference(pooled, expected),
+            STORED,
+            milliseconds(lambda: FUSED.conv_relu_pool(many, weight, shift)),
+        ),
+        row(
+            "the same, backward",
+            max(to_weight, difference(gradients[1], expected_gradients[1])),
+            SUMMED,
+            milliseconds(
+                lambda: torch.autograd.grad(large, (weight, shift), change, retain_graph=True)
+            ),
+        ),
+    ]
+
+
+def norm_pool() -> list[Row]:
+    """BatchNorm, ReLU and pooling of the other blocks, whose sizes are even and odd."""
+    found = []
+    for size in (42, 21, 10):
+        values = random(64, 64, size, size).bfloat16().to(memory_format=torch.channels_last)
+        weight, bias = random(64).requires_grad_(), random(64).requires_grad_()
+        mean, variance = PLAIN.moments(values.float())
+        sums = [
+            difference(a, b) for a, b in zip(FUSED.moments(values), (mean, variance), strict=True)
+        ]
+        ours, theirs = values.clone().requires_grad_(), values.float().requires_grad_()
+        statistics_of = (weight, bias, mean, variance, 1e-5, True)
+        pooled = FUSED.norm_relu_pool(ours, *statistics_of)
+        expected = PLAIN.norm_relu_pool(theirs, *statistics_of)
+        upstream = random(*expected.shape)
+        to_ours = torch.autograd.grad((pooled.float() * upstream).sum(), (ours, weight, bias))
+        to_theirs = torch.autograd.grad((expected * upstream).sum(), (theirs, weight, bias))
+        apart = [difference(a, b) for a, b in zip(to_ours, to_theirs, strict=True)]
+        large = random(3200, 64, size, size).bfloat16().to(memory_format=torch.channels_last)
+        large.requires_grad_()
+        forward = milliseconds(lambda x=large, s=statistics_of: FUSED.norm_relu_pool(x, *s))  # type: ignore[misc]
+        made = FUSED.norm_relu_pool(large, *statistics_of)
+        change = torch.ones_like(made)
+        backward = milliseconds(
+            lambda y=made, x=large, c=change: torch.autograd.grad(y, x, c, retain_graph=True)  # type: ignore[misc]
+        )
+        time = milliseconds(lambda x=large: FUSED.moments(x))  # type: ignore[misc]
+        found += [
+            row(f"moments, {size}×{size}", max(sums), SUMMED, time),
+            row(
+                f"BatchNorm, ReLU, pooling, {size}×{size}",
+                difference(pooled, expected),
+                STORED,
+                forward,
+            ),
+            row(f"the same, backward, {size}×{size}", apart[0], STORED, backward),
+            row(f"its weight and bias, {size}×{size}", max(apart[1:]), SUMMED, backward),
+        ]
+    return found
+
+
+def pool_kernels() -> list[Row]:
+    """Inner products and greedy selection of a pool of 3,200 tasks."""
+    from derts.kernels.greedy import greedy
+    from derts.kernels.inner_products import inner_products
+
+    features, rows = random(38_400, 1600), torch.randint(0, 38_400, (3200, 100), device=DEVICE)
+    found = inner_products(features, rows, 25)
+    some = features[rows[:50]].double()
+    apart = difference(found[:50], some @ some[:, :25].transpose(1, 2))
+    time = milliseconds(lambda: inner_products(features, rows, 25))
+    answers = [row("inner products", apart, SUMMED, time)]
+    for dimensions in (5, 500):
+        points = torch.randn(3200, dimensions, device=DEVICE)
+        points[1::7] = points[::7][: len(points[1::7])].round()  # ties
+        matrix = DeviceDistances(points, 2.0).kept
+        assert matrix is not None
+        pairs = zip(greedy(matrix, 960), greedy_without_waiting(matrix, 960), strict=True)
+        wrong = sum(int((a != b).sum()) for a, b in pairs)
+        time = milliseconds(lambda m=matrix: greedy(m, 960))  # type: ignore[misc]
+        answers.append(row(f"greedy selection, d = {dimensions}", wrong, 0, time))
+    return answers
+
+
+def main() -> None:
+    """Check all kernels."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    if not usable_on(DEVICE) or not torch.cuda.is_available():
+        sys.exit("the kernels need an NVIDIA GPU and Triton; the plain path is tested everywhere")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.manual_seed(0)
+    found = first_block() + norm_pool() + pool_kernels()
+    if options.out is not None:
+        about = {"machine": machine("cuda"), "code": code_version()}
+        options.out.write_text(json.dumps({**about, "results": found}, indent=1) + "\n")
+    sys.exit(any(float(one["difference"]) > float(one["allowed"]) for one in found))
+
+
+if __name__ == "__main__":
+    main()
