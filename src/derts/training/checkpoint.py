@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,25 @@ def save_checkpoint(folder: Path, update: int, state: dict[str, Any]) -> Path:
 def checkpoint_files(folder: Path) -> list[Path]:
     """The checkpoints in a folder, oldest first."""
     return sorted(folder.glob("update-*.ckpt"))
+
+
+def newest_checkpoint(
+    folder: Path, warn: Callable[[str], None] = lambda line: None
+) -> tuple[Path, dict[str, Any]] | None:
+    """The newest checkpoint that is whole, with its state; None where there is none at all.
+
+    `warn` hears of a damaged one that was passed over; where all are damaged, that is an error.
+    """
+    found = checkpoint_files(folder)
+    for number, path in enumerate(reversed(found), 1):
+        try:
+            return path, load_checkpoint(path)
+        except DertsError as error:
+            if number == len(found):
+                raise
+            cause = str(error).rpartition(": ")[0]
+            warn(f"{cause}: going on from the one before it, {found[-number - 1].name}")
+    return None
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

@@ -19,7 +19,9 @@ from derts.progress import Advance
 from derts.selection import build_strategy
 from derts.selection.strategy import Context
 from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, TaskSampler
+from derts.training.bad_numbers import IN_A_ROW, GuardedStep, bad_numbers, usable_losses
 from derts.training.hardware import choose_device, place_learner, place_table
+from derts.training.window import BadStreak, Window
 
 Log = Callable[[dict[str, Any]], None]
 
@@ -72,7 +74,9 @@ class Trainer:
         self.log = log
         self.update = 0
         self.tasks_trained = 0
-        self._images_per_update = 0
+        self.guard = GuardedStep(self.learner, self.optimiser)
+        self.streak = BadStreak()
+        self.window = Window()
         self.context = Context(
             self.learner,
             self.images,
@@ -146,25 +150,26 @@ class Trainer:
     ) -> None:
         """Train up to an update (default: the last) or until `stopping` says so.
 
-        `advance` hears of progress.
+        `advance` hears of progress. Where `stopping` ends it, the event under way stays open and
+        is part of `state_dict`: the run's record does not show the stop.
         """
         until = self.config.updates if until is None else min(until, self.config.updates)
         self.learner.train()
-        window: list[torch.Tensor] = []
-        seconds = dict(self.clock.seconds)
-        images = 0
+        if not self.window.values:
+            self.window.before = dict(self.clock.seconds)
         while self.update < until and not stopping():
-            window.append(self.step())
-            images += self._images_per_update
-            at_stop = self.update == until or stopping()
-            if self.update % self.config.log_every == 0 or at_stop:
-                spent = self._settle(seconds)
-                note = self._log_window(window, spent, images)
-                advance(len(window), note)
-                window, images, seconds = [], 0, dict(self.clock.seconds)
+            self.window.values.append(self.step())
+            at_event = self.update % self.config.log_every == 0 or self.update == until
+            if at_event or self.update % IN_A_ROW == 0:
+                self._look()
+            if at_event:
+                advance(len(self.window.values), self._log_window())
 
     def step(self) -> torch.Tensor:
-        """One update; returns its mean loss, mean accuracy and gradient norm as a tensor [3]."""
+        """One update; returns its mean loss, mean accuracy and gradient norm as a tensor [3].
+
+        Where one of them is not finite, everything is left as it was.
+        """
         self.context.update = self.update
         self.context.progress = self.update / self.config.updates
         with self.clock.phase("tasks"):
@@ -172,20 +177,25 @@ class Trainer:
         with self.clock.phase("update"):
             for group in self.optimiser.param_groups:
                 group["lr"] = self.learning_rate()
+            self.guard.keep()
             outcome = self.learner.outer_loss(
-                self.images, batch.pool, lambda losses: self.strategy.weigh(batch, losses)
+                self.images,
+                batch.pool,
+                lambda losses: self.strategy.weigh(batch, usable_losses(losses)),
             )
             self.optimiser.zero_grad(set_to_none=True)
             outcome.loss.backward()
             limit = self.config.optimiser.clip or math.inf
             norm = torch.nn.utils.clip_grad_norm_(self.learner.parameters(), limit)
-            self.optimiser.step()
+            values = torch.stack((outcome.losses.mean(), outcome.accuracies.mean(), norm.detach()))
+            self.guard.step(values.isfinite().all())
         self.strategy.observe(outcome)
+        self.streak.remember(batch.pool, outcome.losses)
         self.update += 1
         self.tasks_trained += len(batch.pool)
         per_task = batch.pool.support.shape[1] + batch.pool.query.shape[1]
-        self._images_per_update = len(batch.pool) * per_task
-        return torch.stack((outcome.losses.mean(), outcome.accuracies.mean(), norm.detach()))
+        self.window.images += len(batch.pool) * per_task
+        return values
 
     def evaluate(self, split: str, shot: int | None = None) -> Evaluation:
         """Accuracy on the fixed tasks of a split."""
@@ -203,7 +213,13 @@ class Trainer:
             "optimiser": self.optimiser.state_dict(),
             "strategy": self.strategy.state_dict(),
             "random": torch.get_rng_state(),
+            "device_random": (
+                torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
+            ),
             "seconds": dict(self.clock.seconds),
+            "window": self.window.state_dict(),
+            "skipped": self.streak.skipped,
+            "skipped_in_a_row": self.streak.in_a_row,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -213,38 +229,46 @@ class Trainer:
         self.strategy.load_state_dict(state["strategy"])
         torch.set_rng_state(state["random"])
         self.update, self.tasks_trained = state["update"], state["tasks_trained"]
+        if state["device_random"] is not None and self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["device_random"], self.device)
         self.clock.seconds = dict(state["seconds"])
+        self.window = Window.from_state(state["window"], self.device)
+        self.streak.skipped = state["skipped"]
+        self.streak.in_a_row = state["skipped_in_a_row"]
 
-    def _settle(self, before: dict[str, float]) -> dict[str, float]:
+    def _look(self) -> None:
+        """Record the updates that were skipped; end training after too many in a row."""
+        first = self.update - len(self.window.values) + self.window.looked + 1
+        for number, finite in enumerate(self.window.look(), first):
+            if not finite:
+                self.log({"event": "skipped", "update": number, "cause": "not finite"})
+            if self.streak.count(finite):
+                raise bad_numbers(
+                    self.config, self.learner, self.images, number, self.streak.tasks()
+                )
+
+    def _log_window(self) -> str:
         self.clock.settle("update")
-        return {
-            name: round(total - before.get(name, 0.0), 6)
+        window, self.window = self.window, Window(dict(self.clock.seconds))
+        spent = {
+            name: round(total - window.before.get(name, 0.0), 6)
             for name, total in self.clock.seconds.items()
         }
-
-    def _log_window(self, window: list[torch.Tensor], spent: dict[str, float], images: int) -> str:
-        values = torch.stack(window).double().cpu()
-        finite = values.isfinite().all(1)
-        if not bool(finite.all()):
-            bad = self.update - len(window) + int((~finite).nonzero()[0]) + 1
-            raise DertsError(
-                f"loss or gradient is not finite at update {bad}: lower --optimiser.lr (now "
-                f"{self.config.optimiser.lr}) or --learner.inner-lr, or set --optimiser.clip 10"
-            )
-        loss, accuracy, norm = values.mean(0).tolist()
-        self.log(
-            {
-                "event": "update",
-                "update": self.update,
-                "loss": round(loss, 6),
-                "accuracy": round(100 * accuracy, 4),
-                "gradient_norm": round(norm, 6),
-                "lr": self.learning_rate(),
-                "seconds": {name: value for name, value in spent.items() if value},
-                "images_per_second": round(images / max(sum(spent.values()), 1e-9), 1),
-            }
-        )
-        return f"loss {loss:.3f}  accuracy {100 * accuracy:.1f}%"
+        event: dict[str, Any] = {"event": "update", "update": self.update}
+        means = window.means()
+        if means is not None:
+            loss, accuracy, norm = means
+            event["loss"] = round(loss, 6)
+            event["accuracy"] = round(100 * accuracy, 4)
+            event["gradient_norm"] = round(norm, 6)
+        event["lr"] = self.learning_rate()
+        event["skipped"] = self.streak.skipped
+        event["seconds"] = {name: value for name, value in spent.items() if value}
+        event["images_per_second"] = round(window.images / max(sum(spent.values()), 1e-9), 1)
+        self.log(event)
+        if means is None:
+            return "skipped: loss or gradient not finite"
+        return f"loss {means[0]:.3f}  accuracy {100 * means[1]:.1f}%"
 
 
 def evaluation_tasks(config: TrainConfig, images: ImageTable, shot: int | None = None) -> TaskPool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,15 @@ from derts.errors import DertsError
 from derts.evaluation import Evaluation
 from derts.progress import progress
 from derts.runs import Run, code_version, machine
-from derts.training.checkpoint import checkpoint_files, load_checkpoint, save_checkpoint
+from derts.training.bad_numbers import BadNumbersError
+from derts.training.checkpoint import checkpoint_files, newest_checkpoint, save_checkpoint
 from derts.training.interrupt import stop_requests
+from derts.training.lock import locked
 from derts.training.loop import Trainer, evaluation_tasks
 
 Result = dict[str, Any]
+BAD_TASKS = "bad-tasks.safetensors"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def train(
@@ -47,22 +53,30 @@ def train(
     evaluation_tasks(config, trainer.split(config.evaluation.split))
     if config.validate_every:
         evaluation_tasks(config, trainer.split("val"))
-    if out is not None:
+    if out is None:
+        return _finish(trainer, None, quiet)
+    Run.check_free(out, overwrite=overwrite)
+    with locked(Path(out)):
         run = Run.create(out, config, overwrite=overwrite)
-    return _finish(trainer, run, quiet)
+        return _finish(trainer, run, quiet)
 
 
 def resume(
     path: Path | str, *, tables: Mapping[str, ImageTable] | None = None, quiet: bool = False
 ) -> Result:
-    """Go on with an interrupted run from its newest checkpoint, as if never interrupted."""
+    """Go on with an interrupted run from its newest checkpoint, as if never interrupted.
+
+    A run that ended before its first checkpoint begins again.
+    """
     run = Run.open(path)
-    trainer = open_trainer(path, tables)
-    if trainer.update == run.config.updates and (run.path / "result.json").exists():
-        raise DertsError(f"{path} is finished: its result is in {run.path / 'result.json'}")
-    run.forget_events_after(trainer.update)
-    trainer.log = trainer.context.log = run.log
-    return _finish(trainer, run, quiet)
+    with locked(run.path):
+        trainer = Trainer(run.config, open_data(run.config.data) if tables is None else tables)
+        state = _load_newest(trainer, run)
+        if trainer.update == run.config.updates and (run.path / "result.json").exists():
+            raise DertsError(f"{path} is finished: its result is in {run.path / 'result.json'}")
+        run.rewind(state.get("logs", {}))
+        trainer.log = trainer.context.log = run.log
+        return _finish(trainer, run, quiet)
 
 
 def _finish(trainer: Trainer, run: Run | None, quiet: bool) -> Result:
@@ -70,18 +84,26 @@ def _finish(trainer: Trainer, run: Run | None, quiet: bool) -> Result:
     try:
         with stop_requests() as stopping:
             _train_in_stretches(trainer, run, quiet, stopping)
+            if trainer.update < config.updates:
+                raise DertsError(_interrupted(trainer, run))
+            evaluation = trainer.evaluate(config.evaluation.split)
+        trainer.log({"event": "evaluation", "update": trainer.update, **_summary(evaluation)})
+        result = make_result(trainer, evaluation)
+        if run is not None:
+            run.write_result(result)
     except KeyboardInterrupt:
-        where = f"go on with derts train --resume {run.path}" if run else "nothing was kept"
         raise DertsError(
-            f"interrupted in the middle of update {trainer.update + 1}: {where}"
+            f"interrupted in the middle of update {trainer.update + 1}: {_go_on(run)}"
         ) from None
-    if trainer.update < config.updates:
-        raise DertsError(_interrupted(trainer, run))
-    evaluation = trainer.evaluate(config.evaluation.split)
-    trainer.log({"event": "evaluation", "update": trainer.update, **_summary(evaluation)})
-    result = make_result(trainer, evaluation)
-    if run is not None:
-        run.write_result(result)
+    except BadNumbersError as error:
+        raise DertsError(f"{error}{_keep_tasks(error, run)}") from None
+    except OSError as error:
+        if error.errno not in FULL or run is None:
+            raise
+        raise DertsError(
+            f"the disk of {run.path} is full at update {trainer.update}: free some space, then "
+            f"{_go_on(run)}"
+        ) from None
     return result
 
 
@@ -95,6 +117,8 @@ def _train_in_stretches(
             every = [config.checkpoint_every, config.validate_every or config.updates]
             until = min((trainer.update // step + 1) * step for step in every)
             trainer.train(until, advance, stopping)
+            if trainer.update < min(until, config.updates):
+                return
             if config.validate_every and trainer.update % config.validate_every == 0:
                 evaluation = trainer.evaluate("val")
                 trainer.log(
@@ -103,17 +127,30 @@ def _train_in_stretches(
             at_end = trainer.update == config.updates
             if run is not None and (at_end or trainer.update % config.checkpoint_every == 0):
                 with trainer.clock.phase("checkpoint"):
-                    save_checkpoint(run.path / "checkpoints", trainer.update, trainer.state_dict())
+                    _save(trainer, run)
+
+
+def _save(trainer: Trainer, run: Run) -> None:
+    state = {**trainer.state_dict(), "logs": run.positions()}
+    save_checkpoint(run.path / "checkpoints", trainer.update, state)
 
 
 def _interrupted(trainer: Trainer, run: Run | None) -> str:
     if run is None:
         return f"interrupted at update {trainer.update}: nothing was kept, as no --out was given"
-    save_checkpoint(run.path / "checkpoints", trainer.update, trainer.state_dict())
-    return (
-        f"interrupted at update {trainer.update}: all is saved, "
-        f"go on with derts train --resume {run.path}"
-    )
+    _save(trainer, run)
+    return f"interrupted at update {trainer.update}: all is saved, {_go_on(run)}"
+
+
+def _go_on(run: Run | None) -> str:
+    return f"go on with derts train --resume {run.path}" if run else "nothing was kept"
+
+
+def _keep_tasks(error: BadNumbersError, run: Run | None) -> str:
+    if run is None:
+        return ""
+    error.tasks.save(run.path / BAD_TASKS)
+    return f" ({len(error.tasks)} of its tasks are in {run.path / BAD_TASKS}: TaskPool.load)"
 
 
 def make_result(trainer: Trainer, evaluation: Evaluation) -> Result:
@@ -140,18 +177,29 @@ def _summary(evaluation: Evaluation) -> Result:
 
 
 def open_trainer(path: Path | str, tables: Mapping[str, ImageTable] | None = None) -> Trainer:
-    """A trainer in the state of a run's newest checkpoint."""
+    """A trainer in the state of a run's newest checkpoint that is whole."""
     run = Run.open(path)
-    found = checkpoint_files(run.path / "checkpoints")
-    if not found:
+    if not checkpoint_files(run.path / "checkpoints"):
         raise DertsError(f"{path} holds no checkpoint: train it first")
     trainer = Trainer(run.config, open_data(run.config.data) if tables is None else tables)
+    _load_newest(trainer, run)
+    return trainer
+
+
+def _load_newest(trainer: Trainer, run: Run) -> Result:
+    """Bring a trainer into the state of a run's newest checkpoint, which is returned."""
+    found = newest_checkpoint(
+        run.path / "checkpoints", lambda line: print(f"derts: {line}", file=sys.stderr)
+    )
+    if found is None:
+        return {}
+    path, state = found
     try:
-        trainer.load_state_dict(load_checkpoint(found[-1]))
-    except (RuntimeError, ValueError, KeyError) as error:
+        trainer.load_state_dict(state)
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         shape = "×".join(map(str, trainer.images.image_shape))
         raise DertsError(
-            f"{found[-1]} does not fit this config and data (images {shape}): use those it was "
+            f"{path} does not fit this config and data (images {shape}): use those it was "
             f"trained with ({str(error).splitlines()[-1].strip()})"
         ) from None
-    return trainer
+    return state
