@@ -16,6 +16,7 @@ from derts.learners.maml import MAML
 from derts.tasks.pool import TaskPool
 
 Layers = list[torch.Tensor]
+LARGE = 1e4
 
 
 class Agreement(NamedTuple):
@@ -31,8 +32,8 @@ class Agreement(NamedTuple):
     norms: torch.Tensor
 
     def cpu(self) -> Agreement:
-        """The same in main memory."""
-        return Agreement(*(values.float().cpu() for values in self))
+        """The same in main memory; what overflowed is large, or nothing where it has no value."""
+        return Agreement(*(values.float().cpu().nan_to_num(0.0, LARGE, -LARGE) for values in self))
 
 
 def gradient_agreement(learner: ANIL | MAML, images: ImageTable, pool: TaskPool) -> Agreement:

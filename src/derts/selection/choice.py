@@ -56,6 +56,7 @@ class Choice:
     drop       bool [N]    tasks that look noisy
     threshold  their score's limit (None: nothing was asked to be dropped)
     objective  Σ of distances to the nearest selected task (None: uniform choice)
+    not_finite how many tasks were left out because their numbers overflowed
     """
 
     selected: torch.Tensor
@@ -64,6 +65,7 @@ class Choice:
     drop: torch.Tensor
     threshold: float | None = None
     objective: float | None = None
+    not_finite: int = 0
 
     @property
     def kept(self) -> torch.Tensor:
@@ -79,6 +81,7 @@ class Choice:
             "selected": len(self.selected),
             "kept": len(self.kept),
             "looks_noisy": int(self.drop.sum()),
+            "not_finite": self.not_finite,
             "threshold": self.threshold,
             "objective": self.objective,
             "largest_weight": round(float(weights.max()), 4),
@@ -92,7 +95,12 @@ def choose(
     """Choose the tasks of a round from a pool's estimates; `pick` decides among candidates."""
     gradients = estimate.gradients[config.estimate]
     split = _noisy(config, estimate, gradients)
-    usable = gradients.isfinite().all(1).cpu()
+    usable = (gradients.isfinite().all(1) & estimate.losses.isfinite()).cpu()
+    if not bool(usable.any()):
+        raise DertsError(
+            f"none of a round's {len(usable)} tasks has finite numbers: lower --optimiser.lr or "
+            "--learner.inner-lr, or set --optimiser.clip 10"
+        )
     before = config.drop_when == "before"
     candidates = (usable & ~split.drop if before else usable).nonzero().squeeze(1)
     if not len(candidates):
@@ -129,6 +137,7 @@ def choose(
         split.drop,
         None if config.drop_score == "none" else split.threshold,
         sum(objectives) if objectives else None,
+        int((~usable).sum()),
     )
 
 

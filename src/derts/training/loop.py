@@ -243,9 +243,8 @@ class Trainer:
             if not finite:
                 self.log({"event": "skipped", "update": number, "cause": "not finite"})
             if self.streak.count(finite):
-                raise bad_numbers(
-                    self.config, self.learner, self.images, number, self.streak.tasks()
-                )
+                tasks = self.streak.tasks(self.update - number)
+                raise bad_numbers(self.config, self.learner, self.images, number, tasks)
 
     def _log_window(self) -> str:
         self.clock.settle("update")

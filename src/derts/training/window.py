@@ -80,9 +80,11 @@ class BadStreak:
         self.in_a_row = 0 if finite else self.in_a_row + 1
         return self.in_a_row >= IN_A_ROW
 
-    def tasks(self) -> TaskPool:
-        """The tasks of the last update whose loss is not finite, or all where only gradients are
-        not."""
-        tasks, losses = self._batches[-1]
+    def tasks(self, ago: int) -> TaskPool:
+        """The tasks of the update `ago` updates ago whose loss is not finite.
+
+        All of its tasks where only the gradient is not.
+        """
+        tasks, losses = self._batches[max(-1 - ago, -len(self._batches))]
         bad = (~losses.isfinite()).cpu()
         return tasks[bad] if bool(bad.any()) else tasks
