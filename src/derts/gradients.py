@@ -28,6 +28,7 @@ from torch import Tensor
 
 from derts.clock import Clock
 from derts.data.table import ImageTable
+from derts.distributed import Group
 from derts.errors import DertsError
 from derts.learners.anil import ANIL
 from derts.learners.base import Learner, query_losses
@@ -61,6 +62,18 @@ class PoolEstimate:
     reference_losses: Tensor | None = None
     reference_errors: Tensor | None = None
 
+    def gathered(self, group: Group, count: int) -> PoolEstimate:
+        """All processes' estimates of their parts of `count` tasks as one."""
+        if group.alone:
+            return self
+        values = [self.losses, self.errors, self.accuracies]
+        reference = [self.reference_losses, self.reference_errors]
+        return PoolEstimate(
+            {name: group.gather(rows, count) for name, rows in self.gradients.items()},
+            *(group.gather(value, count) for value in values),
+            *(None if value is None else group.gather(value, count) for value in reference),
+        )
+
 
 def estimate_gradients(
     learner: Learner[Any], images: ImageTable, pool: TaskPool, estimate: str = "logit"
@@ -87,6 +100,7 @@ def estimate_pool(
     tasks_at_once: int = 256,
     reference_seed: int | Sequence[int | str] | None = None,
     clock: Clock | None = None,
+    only: slice = slice(None),
 ) -> PoolEstimate:
     """All named estimates, losses and errors of a pool from one pass, without a graph.
 
@@ -94,14 +108,16 @@ def estimate_pool(
     `reference_seed` every task is scored a second time with labels drawn from that seed: the
     images are not embedded again, so this is cheap, except for MAML. Rows of tasks whose numbers
     overflow are not finite: the caller decides what to do with them. A clock counts the time as
-    "embedding" and "estimating".
+    "embedding" and "estimating". `only` estimates but some of the tasks, with the numbers they
+    have in the whole pool's estimate.
     """
     names = (estimates,) if isinstance(estimates, str) else tuple(estimates)
     _check(learner, pool, names)
     rows: dict[str, list[Tensor]] = {name: [] for name in names if name != "exact"}
     found: list[_Scores] = []
     reference: list[_Scores] = []
-    random = None if reference_seed is None else _with_random_labels(pool, reference_seed)
+    random = None if reference_seed is None else _with_random_labels(pool, reference_seed)[only]
+    pool = pool[only]
     clock = clock or Clock(learner.device)
     with clock.phase("estimating"), evaluation_mode(learner):
         done = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,6 +64,8 @@ def train(arguments: Sequence[str]) -> None:
         config = options.run
         out = options.out or Path("runs") / default_name(config)
         result = run(config, out, overwrite=options.overwrite, quiet=options.quiet)
+    if int(os.environ.get("RANK", "0")):  # one of several processes: the first one tells
+        return
     seconds = result["seconds"]
     training = sum(seconds[name] for name in TRAINING_PHASES if name in seconds)
     selection = sum(seconds[name] for name in SELECTION_PHASES if name in seconds)

@@ -93,11 +93,14 @@ class AdaptiveScheduler(Strategy):
             candidates = context.draw(count, "candidates", context.update)
         with context.clock.phase("estimating"):
             assert isinstance(context.learner, ANIL | MAML)
-            signs = gradient_agreement(context.learner, context.images, candidates).cpu()
+            mine = candidates[context.group.part(count)]
+            signs = gradient_agreement(context.learner, context.images, mine).cpu()
+            signs = Agreement(*(context.group.gather(values, count) for values in signs))
         with context.clock.phase("selecting"):
             scores = self.scheduler(signs, context.progress)
             tried, likelihood = sample_in_order(scores, context.meta_batch, random)
-            self._learn(self._reward(context, candidates[tried]), likelihood)
+            reward = context.group.same(self._reward(context, candidates[tried]))
+            self._learn(reward, likelihood)
             with torch.no_grad():
                 temperature = max(LEAST_TEMPERATURE, COOLING**self.steps)
                 scores = self.scheduler(signs, context.progress) / temperature

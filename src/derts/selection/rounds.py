@@ -79,11 +79,13 @@ class PoolTasks(Strategy):
             (config.estimate,),
             reference_seed=reference,
             clock=clock,
-        )
+            only=context.group.part(len(pool)),
+        ).gathered(context.group, len(pool))
         with clock.phase("selecting"):
             seed: Seed = (context.seed, "round", self.round)
             choice = choose(config, estimate, context.meta_batch, seed, self.pick)
-        self.batches, self.weights = list(choice.batches), choice.weights
+            decided = context.group.same((list(choice.batches), choice.weights))
+        self.batches, self.weights = decided
         self._pool, self.position = pool, 0
         spent = {
             name: round(total - before.get(name, 0.0), 6) for name, total in clock.seconds.items()

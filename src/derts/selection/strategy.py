@@ -11,6 +11,7 @@ import torch
 
 from derts.clock import Clock
 from derts.data.table import ImageTable
+from derts.distributed import Group
 from derts.learners.base import Learner, Outcome
 from derts.tasks.pool import TaskPool
 
@@ -32,7 +33,8 @@ class Context:
     draw(tasks, name, number) gives a fresh pool, the same for the same arguments; `update` is
     the number of updates made so far, `progress` their share of the run; `log` takes events for
     the run's record. Validation images and tasks (clean) are for strategies that need them: they
-    see classes that the others do not.
+    see classes that the others do not. `group` are the processes that train together: whatever a
+    strategy decides must be the same in all of them.
     """
 
     learner: Learner[Any]
@@ -46,6 +48,7 @@ class Context:
     progress: float = 0.0
     validation_images: ImageTable | None = None
     draw_validation: Callable[[int, str, int], TaskPool] | None = None
+    group: Group = field(default_factory=Group)
 
 
 class Strategy(ABC):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from derts.clock import Clock
 from derts.config import TaskConfig, TrainConfig
 from derts.data.table import ImageTable
+from derts.distributed import Group
 from derts.errors import DertsError
 from derts.evaluation import Evaluation, evaluate
 from derts.learners import build_learner
@@ -21,6 +23,7 @@ from derts.selection.strategy import Context
 from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, TaskSampler
 from derts.training.bad_numbers import IN_A_ROW, GuardedStep, bad_numbers, usable_losses
 from derts.training.hardware import choose_device, place_learner, place_table
+from derts.training.shared import outer_gradient, share_learner
 from derts.training.window import BadStreak, Window
 
 Log = Callable[[dict[str, Any]], None]
@@ -47,10 +50,15 @@ class Trainer:
     """
 
     def __init__(
-        self, config: TrainConfig, tables: Mapping[str, ImageTable], log: Log = lambda event: None
+        self,
+        config: TrainConfig,
+        tables: Mapping[str, ImageTable],
+        log: Log = lambda event: None,
+        group: Group | None = None,
     ) -> None:
         self.config = config = config.resolved()
-        self.device = choose_device(config.hardware)
+        self.group = group or Group()
+        self.device = self.group.device or choose_device(config.hardware)
         self.tables = tables
         self.images = place_table(self.split("train"), self.device)
         self.sampler = TaskSampler(self.images, training_classes(config.tasks))
@@ -61,6 +69,10 @@ class Trainer:
             image_shape=self.images.image_shape,
             seed=config.seed,
         )
+        if not self.group.alone:
+            share_learner(self.learner, self.group)
+            # messages between processes cannot be compiled
+            config = replace(config, hardware=replace(config.hardware, compile=False))
         place_learner(self.learner, config, self.device)
         assert config.optimiser.lr is not None
         self.optimiser = torch.optim.AdamW(
@@ -87,6 +99,7 @@ class Trainer:
             log=log,
             validation_images=self._validation_images(),
             draw_validation=self.draw_validation,
+            group=self.group,
         )
         self.draw(1, "check", 0)  # impossible tasks are refused before the first update
         self.strategy.check(self.context)
@@ -157,7 +170,7 @@ class Trainer:
         self.learner.train()
         if not self.window.values:
             self.window.before = dict(self.clock.seconds)
-        while self.update < until and not stopping():
+        while self.update < until and not self._must_stop(stopping):
             self.window.values.append(self.step())
             at_event = self.update % self.config.log_every == 0 or self.update == until
             if at_event or self.update % IN_A_ROW == 0:
@@ -178,13 +191,14 @@ class Trainer:
             for group in self.optimiser.param_groups:
                 group["lr"] = self.learning_rate()
             self.guard.keep()
-            outcome = self.learner.outer_loss(
+            self.optimiser.zero_grad(set_to_none=True)
+            outcome = outer_gradient(
+                self.learner,
                 self.images,
                 batch.pool,
                 lambda losses: self.strategy.weigh(batch, usable_losses(losses)),
+                self.group,
             )
-            self.optimiser.zero_grad(set_to_none=True)
-            outcome.loss.backward()
             limit = self.config.optimiser.clip or math.inf
             norm = torch.nn.utils.clip_grad_norm_(self.learner.parameters(), limit)
             values = torch.stack((outcome.losses.mean(), outcome.accuracies.mean(), norm.detach()))
@@ -202,7 +216,12 @@ class Trainer:
         with self.clock.phase("evaluation"):
             images = place_table(self.split(split), self.device)
             pool = evaluation_tasks(self.config, images, shot)
-            return evaluate(self.learner, images, pool)
+            mine = evaluate(self.learner, images, pool[self.group.part(len(pool))])
+            if self.group.alone:
+                return mine
+            accuracies = torch.tensor(mine.accuracies, dtype=torch.float64)
+            everyone = self.group.gather(accuracies, len(pool)).tolist()
+            return Evaluation(tuple(everyone), mine.split)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next update depends on."""
@@ -235,6 +254,12 @@ class Trainer:
         self.window = Window.from_state(state["window"], self.device)
         self.streak.skipped = state["skipped"]
         self.streak.in_a_row = state["skipped_in_a_row"]
+
+    def _must_stop(self, stopping: Callable[[], bool]) -> bool:
+        """Several processes stop at the same update, and ask each other only now and then."""
+        if self.group.alone:
+            return stopping()
+        return self.update % IN_A_ROW == 0 and self.group.any(stopping())
 
     def _look(self) -> None:
         """Record the updates that were skipped; end training after too many in a row."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ from derts.config import TrainConfig
 from derts.config_file import as_values
 from derts.data import open_data
 from derts.data.table import ImageTable
+from derts.distributed import LostProcessError, joined
 from derts.errors import DertsError
 from derts.evaluation import Evaluation
 from derts.progress import progress
 from derts.runs import Run, code_version, machine
 from derts.training.bad_numbers import BadNumbersError
 from derts.training.checkpoint import checkpoint_files, newest_checkpoint, save_checkpoint
+from derts.training.hardware import choose_device
 from derts.training.interrupt import stop_requests
 from derts.training.lock import locked
 from derts.training.loop import Trainer, evaluation_tasks
@@ -41,24 +44,25 @@ def train(
     config, code version, machine, accuracy with its interval and per task, seconds per phase.
     """
     config = config.resolved()
-    tables = open_data(config.data) if tables is None else tables
-    run: Run | None = None
+    with joined(choose_device(config.hardware)) as group:
+        tables = open_data(config.data) if tables is None else tables
+        trainer = Trainer(config, tables, group=group)
+        # what the end of the run needs is tried before its beginning
+        evaluation_tasks(config, trainer.split(config.evaluation.split))
+        if config.validate_every:
+            evaluation_tasks(config, trainer.split("val"))
+        if out is None:
+            return _finish(trainer, None, quiet)
+        out = Path(out)
+        with ExitStack() as stack:
 
-    def log(event: Result) -> None:
-        if run is not None:
-            run.log(event)
+            def begin() -> None:
+                Run.check_free(out, overwrite=overwrite)
+                stack.enter_context(locked(out))
+                Run.create(out, config, overwrite=overwrite)
 
-    trainer = Trainer(config, tables, log)
-    # what the end of the run needs is tried before its beginning
-    evaluation_tasks(config, trainer.split(config.evaluation.split))
-    if config.validate_every:
-        evaluation_tasks(config, trainer.split("val"))
-    if out is None:
-        return _finish(trainer, None, quiet)
-    Run.check_free(out, overwrite=overwrite)
-    with locked(Path(out)):
-        run = Run.create(out, config, overwrite=overwrite)
-        return _finish(trainer, run, quiet)
+            group.first(begin)
+            return _finish(trainer, Run(out, config), quiet)
 
 
 def resume(
@@ -66,21 +70,27 @@ def resume(
 ) -> Result:
     """Go on with an interrupted run from its newest checkpoint, as if never interrupted.
 
-    A run that ended before its first checkpoint begins again.
+    A run that ended before its first checkpoint begins again. The number of processes may be
+    another than before.
     """
     run = Run.open(path)
-    with locked(run.path):
-        trainer = Trainer(run.config, open_data(run.config.data) if tables is None else tables)
+    with joined(choose_device(run.config.hardware)) as group, ExitStack() as stack:
+        group.first(lambda: stack.enter_context(locked(run.path)))
+        tables = open_data(run.config.data) if tables is None else tables
+        trainer = Trainer(run.config, tables, group=group)
         state = _load_newest(trainer, run)
         if trainer.update == run.config.updates and (run.path / "result.json").exists():
             raise DertsError(f"{path} is finished: its result is in {run.path / 'result.json'}")
-        run.rewind(state.get("logs", {}))
-        trainer.log = trainer.context.log = run.log
+        group.first(lambda: run.rewind(state.get("logs", {})))
         return _finish(trainer, run, quiet)
 
 
 def _finish(trainer: Trainer, run: Run | None, quiet: bool) -> Result:
-    config = trainer.config
+    """Train and evaluate; the leading process alone writes to the run folder."""
+    config, leads = trainer.config, trainer.group.leads
+    quiet = quiet or not leads
+    if run is not None and leads:
+        trainer.log = trainer.context.log = run.log
     try:
         with stop_requests() as stopping:
             _train_in_stretches(trainer, run, quiet, stopping)
@@ -89,14 +99,16 @@ def _finish(trainer: Trainer, run: Run | None, quiet: bool) -> Result:
             evaluation = trainer.evaluate(config.evaluation.split)
         trainer.log({"event": "evaluation", "update": trainer.update, **_summary(evaluation)})
         result = make_result(trainer, evaluation)
-        if run is not None:
+        if run is not None and leads:
             run.write_result(result)
     except KeyboardInterrupt:
         raise DertsError(
             f"interrupted in the middle of update {trainer.update + 1}: {_go_on(run)}"
         ) from None
+    except LostProcessError as error:
+        raise DertsError(f"{error} at update {trainer.update}: {_go_on(run)}") from None
     except BadNumbersError as error:
-        raise DertsError(f"{error}{_keep_tasks(error, run)}") from None
+        raise DertsError(f"{error}{_keep_tasks(error, run, leads)}") from None
     except OSError as error:
         if error.errno not in FULL or run is None:
             raise
@@ -113,7 +125,7 @@ def _train_in_stretches(
     config = trainer.config
     with progress("training", total=config.updates, unit="updates", quiet=quiet) as advance:
         advance(trainer.update)
-        while trainer.update < config.updates and not stopping():
+        while trainer.update < config.updates:
             every = [config.checkpoint_every, config.validate_every or config.updates]
             until = min((trainer.update // step + 1) * step for step in every)
             trainer.train(until, advance, stopping)
@@ -131,6 +143,8 @@ def _train_in_stretches(
 
 
 def _save(trainer: Trainer, run: Run) -> None:
+    if not trainer.group.leads:
+        return
     state = {**trainer.state_dict(), "logs": run.positions()}
     save_checkpoint(run.path / "checkpoints", trainer.update, state)
 
@@ -146,8 +160,8 @@ def _go_on(run: Run | None) -> str:
     return f"go on with derts train --resume {run.path}" if run else "nothing was kept"
 
 
-def _keep_tasks(error: BadNumbersError, run: Run | None) -> str:
-    if run is None:
+def _keep_tasks(error: BadNumbersError, run: Run | None, leads: bool) -> str:
+    if run is None or not leads:
         return ""
     error.tasks.save(run.path / BAD_TASKS)
     return f" ({len(error.tasks)} of its tasks are in {run.path / BAD_TASKS}: TaskPool.load)"
@@ -188,9 +202,12 @@ def open_trainer(path: Path | str, tables: Mapping[str, ImageTable] | None = Non
 
 def _load_newest(trainer: Trainer, run: Run) -> Result:
     """Bring a trainer into the state of a run's newest checkpoint, which is returned."""
-    found = newest_checkpoint(
-        run.path / "checkpoints", lambda line: print(f"derts: {line}", file=sys.stderr)
-    )
+
+    def warn(line: str) -> None:
+        if trainer.group.leads:
+            print(f"derts: {line}", file=sys.stderr)
+
+    found = newest_checkpoint(run.path / "checkpoints", warn)
     if found is None:
         return {}
     path, state = found
