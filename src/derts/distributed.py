@@ -72,6 +72,12 @@ class Group:
         rows[self.part(count)] = mine.detach()
         return self._on_wire(rows, dist.all_reduce)
 
+    def collect(self, mine: Tensor) -> Tensor:
+        """Rows [n, …], as many of every process -> all of them [n × size, …], in rank order."""
+        everyone = mine.new_zeros(self.size, *mine.shape)
+        everyone[self.rank] = mine.detach()
+        return (everyone if self.alone else self._on_wire(everyone, dist.all_reduce)).flatten(0, 1)
+
     def total(self, values: Tensor) -> Tensor:
         """The sum over all processes; gradients flow to each of them."""
         if self.alone:
@@ -194,7 +200,6 @@ def joined(device: torch.device) -> Iterator[Group]:
     yield group
     # not after an error: whoever is gone would be waited for; and only when nobody has anything
     # under way, or closing the connection would abort the other's process
-    group.any(False)
     dist.barrier()
     dist.destroy_process_group()
 

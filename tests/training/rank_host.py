@@ -21,6 +21,7 @@ from derts.config import (
 )
 from derts.data import glyphs
 from derts.distributed import joined
+from derts.selection.two_rounds import select_two_rounds
 from derts.training import Trainer
 
 SMALL = TrainConfig(
@@ -45,6 +46,9 @@ def main(folder: Path) -> None:
     torch.set_num_threads(1)
     tables = glyphs(characters=60, images_per_character=8)
     with joined(torch.device("cpu")) as group:
+        rows = torch.randn(3000, 4, generator=torch.Generator().manual_seed(0))
+        picks = select_two_rounds(rows, 20, shares=2, group=group).indices
+        torch.save(picks, folder / f"picks-{group.rank}of{group.size}.pt")
         for learner, strategy, batch_norm in COMBINATIONS:
             config = replace(
                 SMALL,

@@ -58,6 +58,11 @@ def test_two_processes_train_what_one_does(name: str, trained: Path) -> None:
         assert other["tasks"] == alone["tasks"]
 
 
+def test_two_processes_select_in_two_rounds_what_one_does_in_two_shares(trained: Path) -> None:
+    alone, *pair = (torch.load(trained / f"picks-{name}.pt") for name in ("0of1", "0of2", "1of2"))
+    assert all(torch.equal(alone, picks) for picks in pair)
+
+
 def test_shares_cover_all_tasks_once_and_add_up() -> None:
     for size in (1, 2, 3, 7):
         for count in (1, 2, 5, 14, 33):

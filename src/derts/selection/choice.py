@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from derts.config import StrategyConfig
+from derts.distributed import Group
 from derts.errors import DertsError
 from derts.gradients import PoolEstimate
 from derts.selection.filters import NoiseSplit, find_noisy
@@ -36,6 +37,7 @@ class Candidates:
     indices: torch.Tensor
     count: int
     seed: Seed
+    group: Group = field(default_factory=Group)
 
     def gradients(self) -> torch.Tensor:
         """Estimated gradients [n, dim] of the candidates."""
@@ -90,7 +92,12 @@ class Choice:
 
 
 def choose(
-    config: StrategyConfig, estimate: PoolEstimate, meta_batch: int, seed: Seed, pick: Pick
+    config: StrategyConfig,
+    estimate: PoolEstimate,
+    meta_batch: int,
+    seed: Seed,
+    pick: Pick,
+    processes: Group | None = None,
 ) -> Choice:
     """Choose the tasks of a round from a pool's estimates; `pick` decides among candidates."""
     gradients = estimate.gradients[config.estimate]
@@ -114,7 +121,7 @@ def choose(
         groups = list(order.tensor_split(parts))
         sizes = [min(len(group), -(-count // parts)) for group in groups]
     picked = [
-        pick(Candidates(config, estimate, group, size, (*seed, number)))
+        pick(Candidates(config, estimate, group, size, (*seed, number), processes or Group()))
         for number, (group, size) in enumerate(zip(groups, sizes, strict=True))
     ]
     selected = torch.cat([part.indices for part in picked])

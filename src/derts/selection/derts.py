@@ -8,11 +8,13 @@ from derts.config import StrategyConfig
 from derts.selection.choice import Candidates, Picked
 from derts.selection.facility_location import select
 from derts.selection.rounds import PoolTasks
+from derts.selection.two_rounds import select_two_rounds
 from derts.selection.weights import selection_weights
 from derts.tasks.randomness import generator
 
 # a GPU waits for the launches of each pick: 0.2 s for 960 of 3200, where two CPU cores take 0.08 s
 QUICKER_ON_CPU = 4096
+IN_ONE_PROCESS = 23_170  # more, and the distances between all pairs exceed 2 GiB
 
 
 def derts_tasks(config: StrategyConfig) -> PoolTasks:
@@ -31,7 +33,10 @@ def pick_facilities(candidates: Candidates) -> Picked:
     if len(rows) <= QUICKER_ON_CPU:
         rows = rows.cpu()
     number = int(torch.randint(2**31, (1,), generator=random))
-    found = select(rows, count, engine=config.engine, epsilon=config.epsilon, seed=number)
+    if len(rows) > IN_ONE_PROCESS and not candidates.group.alone:
+        found = select_two_rounds(rows, count, seed=number, group=candidates.group)
+    else:
+        found = select(rows, count, engine=config.engine, epsilon=config.epsilon, seed=number)
     weights = selection_weights(
         config.weights, rows, found.indices, found.weights, cap=config.weight_cap or None
     )

@@ -51,6 +51,13 @@ class PoolTasks(Strategy):
         self.position += 1
         return MetaBatch(self._pool[chosen], self.weights[chosen])
 
+    def ahead(self, context: Context) -> TaskPool | None:
+        if context.update + 1 < self.config.warmup:
+            return context.draw(context.meta_batch, "batch", context.update + 1)
+        if self._pool is None or self.position == len(self.batches):
+            return None
+        return self._pool[self.batches[self.position]]
+
     def state_dict(self) -> State:
         return {
             "round": self.round,
@@ -83,7 +90,7 @@ class PoolTasks(Strategy):
         ).gathered(context.group, len(pool))
         with clock.phase("selecting"):
             seed: Seed = (context.seed, "round", self.round)
-            choice = choose(config, estimate, context.meta_batch, seed, self.pick)
+            choice = choose(config, estimate, context.meta_batch, seed, self.pick, context.group)
             decided = context.group.same((list(choice.batches), choice.weights))
         self.batches, self.weights = decided
         self._pool, self.position = pool, 0

@@ -61,6 +61,10 @@ class Strategy(ABC):
     def next_batch(self, context: Context) -> MetaBatch:
         """The tasks of the next update."""
 
+    def ahead(self, context: Context) -> TaskPool | None:
+        """The tasks of the update after this one, where they are known already: for prefetching."""
+        return None
+
     def weigh(self, batch: MetaBatch, losses: torch.Tensor) -> torch.Tensor | None:
         """Weights [T] for the outer loss, once the tasks' losses [T] (detached) are known."""
         return batch.weights

@@ -12,6 +12,7 @@ import torch
 
 from derts.clock import Clock
 from derts.config import TaskConfig, TrainConfig
+from derts.data.streamed import StreamedTable
 from derts.data.table import ImageTable
 from derts.distributed import Group
 from derts.errors import DertsError
@@ -60,7 +61,7 @@ class Trainer:
         self.group = group or Group()
         self.device = self.group.device or choose_device(config.hardware)
         self.tables = tables
-        self.images = place_table(self.split("train"), self.device)
+        self.images = place_table(self.split("train"), self.device, config.hardware)
         self.sampler = TaskSampler(self.images, training_classes(config.tasks))
         self.learner = build_learner(
             config.learner,
@@ -86,6 +87,7 @@ class Trainer:
         self.log = log
         self.update = 0
         self.tasks_trained = 0
+        self._ahead: tuple[tuple[int, str, int], TaskPool] | None = None
         self.guard = GuardedStep(self.learner, self.optimiser)
         self.streak = BadStreak()
         self.window = Window()
@@ -104,7 +106,7 @@ class Trainer:
         self.draw(1, "check", 0)  # impossible tasks are refused before the first update
         self.strategy.check(self.context)
         if config.model.drop_block:
-            torch.manual_seed(config.seed)
+            torch.manual_seed(config.seed + self.group.rank)
 
     def split(self, name: str) -> ImageTable:
         """A split of the data by name."""
@@ -116,8 +118,10 @@ class Trainer:
 
     def draw(self, tasks: int, purpose: str, number: int) -> TaskPool:
         """Fresh training tasks; the same for the same arguments and run seed."""
-        settings = self.config.tasks
-        return self.sampler.draw(
+        settings, wanted = self.config.tasks, (tasks, purpose, number)
+        if self._ahead is not None and self._ahead[0] == wanted:
+            return self._ahead[1]
+        drawn = self.sampler.draw(
             tasks=tasks,
             way=settings.way,
             shot=settings.shot,
@@ -125,6 +129,9 @@ class Trainer:
             seed=(self.config.seed, purpose, number),
             noise=task_noise(settings),
         )
+        if purpose == "batch" and number == self.update + 1:
+            self._ahead = wanted, drawn  # asked for to be prefetched, and soon asked for again
+        return drawn
 
     def draw_validation(self, tasks: int, purpose: str, number: int) -> TaskPool:
         """Fresh clean tasks of validation classes."""
@@ -142,7 +149,7 @@ class Trainer:
         found = self.tables.get("val")
         if found is None or self.config.strategy.name != "ats":
             return found
-        return place_table(found, self.device)
+        return place_table(found, self.device, self.config.hardware)
 
     @cached_property
     def _validation_sampler(self) -> TaskSampler:
@@ -187,6 +194,7 @@ class Trainer:
         self.context.progress = self.update / self.config.updates
         with self.clock.phase("tasks"):
             batch = self.strategy.next_batch(self.context)
+            self._prefetch()
         with self.clock.phase("update"):
             for group in self.optimiser.param_groups:
                 group["lr"] = self.learning_rate()
@@ -214,7 +222,7 @@ class Trainer:
     def evaluate(self, split: str, shot: int | None = None) -> Evaluation:
         """Accuracy on the fixed tasks of a split."""
         with self.clock.phase("evaluation"):
-            images = place_table(self.split(split), self.device)
+            images = place_table(self.split(split), self.device, self.config.hardware)
             pool = evaluation_tasks(self.config, images, shot)
             mine = evaluate(self.learner, images, pool[self.group.part(len(pool))])
             if self.group.alone:
@@ -247,6 +255,8 @@ class Trainer:
         self.optimiser.load_state_dict(state["optimiser"])
         self.strategy.load_state_dict(state["strategy"])
         torch.set_rng_state(state["random"])
+        if self.group.rank:  # the state is that of the first process
+            torch.manual_seed(self.config.seed + self.group.rank + state["update"])
         self.update, self.tasks_trained = state["update"], state["tasks_trained"]
         if state["device_random"] is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(state["device_random"], self.device)
@@ -254,6 +264,15 @@ class Trainer:
         self.window = Window.from_state(state["window"], self.device)
         self.streak.skipped = state["skipped"]
         self.streak.in_a_row = state["skipped_in_a_row"]
+
+    def _prefetch(self) -> None:
+        """Let images that are streamed be fetched for the next update while this one computes."""
+        if not isinstance(self.images, StreamedTable) or self.update + 1 == self.config.updates:
+            return
+        following = self.strategy.ahead(self.context)
+        if following is not None:
+            mine = following[self.group.part(len(following))]
+            self.images.prefetch(torch.cat((mine.support, mine.query), 1))
 
     def _must_stop(self, stopping: Callable[[], bool]) -> bool:
         """Several processes stop at the same update, and ask each other only now and then."""
