@@ -75,14 +75,17 @@ class Run:
     def events(self) -> Iterator[Event]:
         """All events so far; a line cut off by a crash ends the listing."""
         try:
-            lines = (self.path / "events.jsonl").read_text(encoding="utf-8").splitlines()
+            content = (self.path / "events.jsonl").read_bytes()
         except FileNotFoundError:
             return
-        for line in lines:
+        for line in content.splitlines():
             try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
+                event = json.loads(line)
+            except ValueError:  # no JSON, or not even text
                 return
+            if not isinstance(event, dict):
+                return
+            yield event
 
     def positions(self) -> dict[str, int]:
         """How long each of the run's logs (*.jsonl) is, in bytes that are safely on the disk."""
