@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from torch import Tensor
 from derts.errors import DertsError
 
 Value = TypeVar("Value")
+SPEAKING = 2.0  # seconds
 PATIENCE = timedelta(minutes=10)  # a process that lives but is silent for so long is given up
 
 
@@ -51,22 +53,26 @@ class Group:
         """Whether this process writes the run's files."""
         return self.rank == 0
 
+    def shares(self, count: int) -> bool:
+        """Whether `count` tasks are shared out, rather than worked on by every process."""
+        return count >= 2 * self.size
+
     def part(self, count: int) -> slice:
         """This process's share of `count` tasks; all of them where shares would be too small."""
-        if not self._shared(count):
+        if not self.shares(count):
             return slice(0, count)
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def share(self, count: int) -> float:
         """By what to multiply a mean over `part` so that all processes' add up to the mean."""
         part = self.part(count)
-        return (part.stop - part.start) / count if self._shared(count) else 1 / self.size
+        return (part.stop - part.start) / count if self.shares(count) else 1 / self.size
 
     def gather(self, mine: Tensor, count: int) -> Tensor:
         """Rows [n, …] of this process's part -> rows [count, …] of all, the same everywhere."""
         if self.alone:
             return mine
-        if not self._shared(count):
+        if not self.shares(count):
             return self._on_wire(mine.detach(), lambda rows: dist.broadcast(rows, 0))
         rows = mine.new_zeros(count, *mine.shape[1:])
         rows[self.part(count)] = mine.detach()
@@ -130,11 +136,14 @@ class Group:
             self._from_leader(torch.tensor([0]))
             raise
         if not int(self._from_leader(torch.tensor([1])).item()):
-            raise LostProcessError("process 0 could not begin: its message says why")
+            self.let_leader_speak()
+            raise LostProcessError("process 0 failed: its message says why")
         return done
 
-    def _shared(self, count: int) -> bool:
-        return count >= 2 * self.size
+    def let_leader_speak(self) -> None:
+        """Wait a moment before ending: torchrun ends all as soon as one has, message or not."""
+        if not self.leads:
+            time.sleep(SPEAKING)
 
     def _from_leader(self, values: Tensor) -> Tensor:
         if self.alone:

@@ -25,7 +25,7 @@ from derts.selection.two_rounds import select_two_rounds
 from derts.training import Trainer
 
 SMALL = TrainConfig(
-    tasks=TaskConfig(way=3, shot=1, query=2, noise="tasks"),
+    tasks=TaskConfig(way=2, shot=1, query=2, noise="tasks"),
     model=ModelConfig(width=4),
     hardware=HardwareConfig(device="cpu"),
     evaluation=EvaluationConfig(tasks=11, query=3),
@@ -44,9 +44,9 @@ COMBINATIONS = [
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    tables = glyphs(characters=60, images_per_character=8)
+    tables = glyphs(characters=40, images_per_character=6)
     with joined(torch.device("cpu")) as group:
-        rows = torch.randn(3000, 4, generator=torch.Generator().manual_seed(0))
+        rows = torch.randn(600, 4, generator=torch.Generator().manual_seed(0))
         picks = select_two_rounds(rows, 20, shares=2, group=group).indices
         torch.save(picks, folder / f"picks-{group.rank}of{group.size}.pt")
         for learner, strategy, batch_norm in COMBINATIONS:

@@ -18,6 +18,7 @@ from derts.errors import DertsError
 from derts.runs import LOCK, Run
 from derts.training import Trainer, resume, train
 from derts.training.checkpoint import checkpoint_files, load_checkpoint
+from derts.training.interrupt import stop_requests
 from derts.training.lock import locked
 
 Tables = dict[str, ImageTable]
@@ -67,6 +68,16 @@ def test_a_signal_finishes_the_update_and_saves(
     logged = [[event["update"] for event in Run.open(tmp_path / name).events()]
               for name in ("run", "whole")]  # fmt: skip
     assert logged[0] == logged[1]
+
+
+def test_a_signal_that_is_passed_on_twice_counts_once() -> None:
+    with stop_requests(apart=60) as stopping:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        assert stopping()
+    with pytest.raises(KeyboardInterrupt), stop_requests():  # noqa: PT012
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "altered", "empty"])

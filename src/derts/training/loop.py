@@ -24,7 +24,7 @@ from derts.selection.strategy import Context
 from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, TaskSampler
 from derts.training.bad_numbers import IN_A_ROW, GuardedStep, bad_numbers, usable_losses
 from derts.training.hardware import choose_device, place_learner, place_table
-from derts.training.shared import outer_gradient, share_learner
+from derts.training.shared import outer_gradient
 from derts.training.window import BadStreak, Window
 
 Log = Callable[[dict[str, Any]], None]
@@ -71,7 +71,6 @@ class Trainer:
             seed=config.seed,
         )
         if not self.group.alone:
-            share_learner(self.learner, self.group)
             # messages between processes cannot be compiled
             config = replace(config, hardware=replace(config.hardware, compile=False))
         place_learner(self.learner, config, self.device)

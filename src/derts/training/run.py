@@ -27,6 +27,7 @@ from derts.training.loop import Trainer, evaluation_tasks
 
 Result = dict[str, Any]
 BAD_TASKS = "bad-tasks.safetensors"
+PASSED_ON = 5.0  # seconds in which torchrun repeats a signal that the terminal sent already
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -92,7 +93,7 @@ def _finish(trainer: Trainer, run: Run | None, quiet: bool) -> Result:
     if run is not None and leads:
         trainer.log = trainer.context.log = run.log
     try:
-        with stop_requests() as stopping:
+        with stop_requests(0.0 if trainer.group.alone else PASSED_ON) as stopping:
             _train_in_stretches(trainer, run, quiet, stopping)
             if trainer.update < config.updates:
                 raise DertsError(_interrupted(trainer, run))
@@ -143,16 +144,18 @@ def _train_in_stretches(
 
 
 def _save(trainer: Trainer, run: Run) -> None:
-    if not trainer.group.leads:
-        return
-    state = {**trainer.state_dict(), "logs": run.positions()}
-    save_checkpoint(run.path / "checkpoints", trainer.update, state)
+    def write() -> None:
+        state = {**trainer.state_dict(), "logs": run.positions()}
+        save_checkpoint(run.path / "checkpoints", trainer.update, state)
+
+    trainer.group.first(write)
 
 
 def _interrupted(trainer: Trainer, run: Run | None) -> str:
     if run is None:
         return f"interrupted at update {trainer.update}: nothing was kept, as no --out was given"
     _save(trainer, run)
+    trainer.group.let_leader_speak()
     return f"interrupted at update {trainer.update}: all is saved, {_go_on(run)}"
 
 

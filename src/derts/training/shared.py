@@ -16,12 +16,6 @@ from derts.tasks.pool import TaskPool
 Weigh = Callable[[torch.Tensor], torch.Tensor | None]
 
 
-def share_learner(learner: Learner[Any], group: Group) -> None:
-    """Let a learner's BatchNorm take the statistics of all processes' tasks."""
-    if learner.embeds and not learner.per_task_statistics:
-        set_total(learner.backbone, group.total)
-
-
 def outer_gradient(
     learner: Learner[Any], images: ImageTable, pool: TaskPool, weigh: Weigh, group: Group
 ) -> Outcome:
@@ -37,6 +31,9 @@ def outer_gradient(
     count = len(pool)
     part, share = group.part(count), group.share(count)
     losses = torch.zeros(0)
+    if learner.embeds and not learner.per_task_statistics:
+        # where every process has all tasks, each has all their statistics too
+        set_total(learner.backbone, group.total if group.shares(count) else None)
 
     def weigh_mine(mine: torch.Tensor) -> torch.Tensor:
         nonlocal losses
