@@ -33,7 +33,7 @@ soak: $(READY)
 # needs the network
 audit: $(READY)
 	$(PYTHON) -m venv .audit && .audit/bin/python -m pip install --quiet pip-audit
-	.audit/bin/pip-audit --no-deps --disable-pip -r constraints.txt
+	.audit/bin/pip-audit --strict --no-deps --disable-pip -r constraints.txt
 	rm -rf .audit
 
 format: $(READY)

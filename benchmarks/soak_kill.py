@@ -21,7 +21,7 @@ from derts.runs import Run, code_version, machine, write_atomically
 from derts.training.checkpoint import checkpoint_files, load_checkpoint
 
 HOST = Path(__file__).parents[1] / "tests" / "training" / "kill_host.py"
-SEEDS, KILLS = range(10), 20
+SEEDS, KILLS = range(5), 20
 TIMED = ("seconds", "images_per_second")
 
 
@@ -39,6 +39,7 @@ def main(out: Path) -> None:
             command = [sys.executable, str(HOST), f"{folder}/killed", str(KILLS), str(seed)]
             answer = subprocess.run(command, capture_output=True, text=True, check=True)
             found = json.loads(answer.stdout)
+            assert len(found) == KILLS, "the run was over before all kills were made"
             kills += sum(was_killed for _, was_killed, _, _ in found)
             torn += sum(files for *_, files in found)
             weights, events = outcome(Path(folder) / "whole")

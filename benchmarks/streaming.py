@@ -35,6 +35,8 @@ class Options:
     """Device memory for images; the images take twice as much."""
     updates: int = 300
     """Per training; the first third is not counted."""
+    meta_batch: int = 32
+    """Tasks per update."""
     width: int = 64
     """Filters of the CNN4."""
     precision: str = "bfloat16"
@@ -56,11 +58,12 @@ def rate(config: TrainConfig, images: ImageTable) -> tuple[float, bool]:
     events: list[dict[str, Any]] = []
     trainer = Trainer(config, {"train": images}, events.append)
     trainer.train()
-    counted = [event for event in events if event["update"] > config.updates // 3]
+    warm = [event["update"] for event in events if event["update"] <= config.updates // 3]
+    counted = events[len(warm) :]
     seconds = sum(sum(event["seconds"].values()) for event in counted)
     tasks = config.tasks
     per_update = config.meta_batch * tasks.way * (tasks.shot + tasks.query)
-    done = config.log_every * len(counted)
+    done = config.updates - max(warm, default=0)
     return done * per_update / seconds, isinstance(trainer.images, StreamedTable)
 
 
@@ -71,6 +74,7 @@ def main(options: Options) -> None:
         model=ModelConfig(width=options.width),
         hardware=HardwareConfig(device=options.device, precision=options.precision),  # type: ignore[arg-type]
         updates=options.updates,
+        meta_batch=options.meta_batch,
     )
     limit = replace(config.hardware, image_memory_gib=options.limit_gib)
     in_memory, held = rate(config, images)

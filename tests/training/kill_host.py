@@ -27,7 +27,7 @@ CONFIG = TrainConfig(
     model=ModelConfig(width=4),
     evaluation=EvaluationConfig(tasks=20, query=3),
     strategy=StrategyConfig("derts", warmup=3, pool=40, ratio=0.5),
-    updates=120,
+    updates=240,
     meta_batch=4,
     validate_every=8,
     log_every=3,
@@ -99,7 +99,7 @@ def main(folder: Path, kills: int, seed: int) -> None:
     for plan in plans:
         process = child(folder, tables, plan)
         if plan == "moment":
-            time.sleep(random_source.uniform(0, beginning + 1.4 * taken / kills))
+            time.sleep(random_source.uniform(0, beginning + 0.7 * taken / kills))
             os.kill(process, signal.SIGKILL)
         status = os.waitpid(process, 0)[1]
         assert os.WIFSIGNALED(status) or status == 0, f"{plan}: status {status}"

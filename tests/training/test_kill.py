@@ -29,7 +29,7 @@ def test_twenty_kills_leave_no_trace(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert timeless(whole) == timeless(killed)
     states = [load_checkpoint(checkpoint_files(run / "checkpoints")[-1]) for run in (whole, killed)]
-    assert states[0]["update"] == states[1]["update"] == 120
+    assert states[0]["update"] == states[1]["update"] == 240
     for part in ("learner", "optimiser", "strategy", "random"):
         assert_same(states[0][part], states[1][part])
     results = [json.loads((run / "result.json").read_text()) for run in (whole, killed)]

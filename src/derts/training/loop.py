@@ -257,9 +257,11 @@ class Trainer:
         if self.group.rank:  # the state is that of the first process
             torch.manual_seed(self.config.seed + self.group.rank + state["update"])
         self.update, self.tasks_trained = state["update"], state["tasks_trained"]
+        self.clock.seconds = dict(state["seconds"])
+        if "window" not in state:  # written by an older version, between two events
+            return
         if state["device_random"] is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(state["device_random"], self.device)
-        self.clock.seconds = dict(state["seconds"])
         self.window = Window.from_state(state["window"], self.device)
         self.streak.skipped = state["skipped"]
         self.streak.in_a_row = state["skipped_in_a_row"]
@@ -292,25 +294,19 @@ class Trainer:
     def _log_window(self) -> str:
         self.clock.settle("update")
         window, self.window = self.window, Window(dict(self.clock.seconds))
-        spent = {
-            name: round(total - window.before.get(name, 0.0), 6)
-            for name, total in self.clock.seconds.items()
-        }
-        event: dict[str, Any] = {"event": "update", "update": self.update}
-        means = window.means()
-        if means is not None:
-            loss, accuracy, norm = means
-            event["loss"] = round(loss, 6)
-            event["accuracy"] = round(100 * accuracy, 4)
-            event["gradient_norm"] = round(norm, 6)
-        event["lr"] = self.learning_rate()
-        event["skipped"] = self.streak.skipped
-        event["seconds"] = {name: value for name, value in spent.items() if value}
-        event["images_per_second"] = round(window.images / max(sum(spent.values()), 1e-9), 1)
-        self.log(event)
-        if means is None:
+        event = window.event(self.clock.seconds)
+        self.log(
+            {
+                "event": "update",
+                "update": self.update,
+                "lr": self.learning_rate(),
+                "skipped": self.streak.skipped,
+                **event,
+            }
+        )
+        if "loss" not in event:
             return "skipped: loss or gradient not finite"
-        return f"loss {means[0]:.3f}  accuracy {100 * means[1]:.1f}%"
+        return f"loss {event['loss']:.3f}  accuracy {event['accuracy']:.1f}%"
 
 
 def evaluation_tasks(config: TrainConfig, images: ImageTable, shot: int | None = None) -> TaskPool:

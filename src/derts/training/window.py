@@ -52,14 +52,25 @@ class Window:
         found: list[bool] = torch.stack(new).isfinite().all(1).tolist()
         return found
 
-    def means(self) -> tuple[float, float, float] | None:
-        """Mean loss, accuracy and gradient norm of the finite updates; None without any."""
+    def event(self, seconds: Mapping[str, float]) -> dict[str, Any]:
+        """What the record says of these updates; `seconds` is the clock's count at their end.
+
+        Means are those of the finite updates, and missing where there is none.
+        """
+        spent = {
+            name: round(total - self.before.get(name, 0.0), 6) for name, total in seconds.items()
+        }
+        found: dict[str, Any] = {}
         values = torch.stack(self.values).double().cpu()
         values = values[values.isfinite().all(1)]
-        if not len(values):
-            return None
-        loss, accuracy, norm = values.mean(0).tolist()
-        return loss, accuracy, norm
+        if len(values):
+            loss, accuracy, norm = values.mean(0).tolist()
+            found["loss"] = round(loss, 6)
+            found["accuracy"] = round(100 * accuracy, 4)
+            found["gradient_norm"] = round(norm, 6)
+        found["seconds"] = {name: value for name, value in spent.items() if value}
+        found["images_per_second"] = round(self.images / max(sum(spent.values()), 1e-9), 1)
+        return found
 
 
 class BadStreak:
