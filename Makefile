@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test setup format clean
+.PHONY: demo test soak audit setup format clean
 
 setup: $(READY)
 
@@ -23,6 +23,18 @@ test: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+# what takes too long for every test run: about ten minutes; the figures are committed
+soak: $(READY)
+	$(BIN)/python benchmarks/soak_memory.py results/soak-memory-cpu.json
+	$(BIN)/python benchmarks/soak_kill.py results/soak-kill-cpu.json
+	$(BIN)/python benchmarks/two_rounds.py results/soak-two-rounds-cpu.json
+
+# needs the network
+audit: $(READY)
+	$(PYTHON) -m venv .audit && .audit/bin/python -m pip install --quiet pip-audit
+	.audit/bin/pip-audit --strict --no-deps --disable-pip -r constraints.txt
+	rm -rf .audit
 
 format: $(READY)
 	$(BIN)/ruff format

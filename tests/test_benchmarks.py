@@ -41,6 +41,22 @@ def test_baseline_runs(tmp_path: Path) -> None:
     assert [run["config"]["learner"]["name"] for run in runs] == ["protonet", "anil", "maml"]
 
 
+def test_streaming_runs(tmp_path: Path) -> None:
+    words = ["--limit-gib", "0.02", "--updates", "3", "--width", "4", "--meta-batch", "1"]
+    program(
+        "streaming.py",
+        str(tmp_path / "out.json"),
+        *words,
+        "--device",
+        "cpu",
+        "--precision",
+        "float32",
+    )
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["gib"] >= 2 * found["limit_gib"]
+    assert found["ratio"] > 0
+
+
 def test_drop_rules_runs(tmp_path: Path) -> None:
     words = ["--quick", "--seeds", "0", "--out", str(tmp_path / "out.json")]
     assert len(program("drop_rules.py", *words).splitlines()) == 6

@@ -159,7 +159,7 @@ def test_a_full_disk_is_named(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("derts.training.run.save_checkpoint", full)
-    assert "disk is full" in failure(capsys, "train", "--preset", "demo", *TINY, "--out", "run")
+    assert "of run is full" in failure(capsys, "train", "--preset", "demo", *TINY, "--out", "run")
 
 
 def test_control_c_saves_and_says_so(in_folder: Path) -> None:

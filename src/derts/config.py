@@ -158,6 +158,9 @@ class HardwareConfig:
     """torch.compile the backbone: pays off after about a minute of training on a GPU."""
     fused: bool = True
     """Run cnn4 by hand-written kernels where they can run (NVIDIA GPU, bfloat16) instead."""
+    image_memory_gib: float = 0.0
+    """Memory of the device for training images; larger data is streamed (0: half of what is
+    free on a GPU, no limit elsewhere)."""
     threads: int = 0
     """CPU threads (0: leave as torch chooses)."""
 
@@ -235,6 +238,7 @@ class TrainConfig:
             ("optimiser.lr", optimiser.lr, 1e-12, 1e4),
             ("optimiser.weight-decay", optimiser.weight_decay, 0, 1e4),
             ("optimiser.clip", optimiser.clip, 0, 1e12),
+            ("hardware.image-memory-gib", self.hardware.image_memory_gib, 0, 1e6),
             ("hardware.threads", self.hardware.threads, 0, 4096),
             ("evaluation.tasks", evaluation.tasks, 2, MANY),
             ("evaluation.query", evaluation.query, 1, MANY),

@@ -5,5 +5,17 @@ class DertsError(Exception):
     """Bad input or a state that cannot go on.
 
     The message is one line that names the cause and the fix. The command line prints it
-    without a traceback and exits with code 2; in Python it is an ordinary exception.
+    without a traceback and exits with code 2; in Python it is an ordinary exception. Names from
+    files may hold anything: what a terminal would obey rather than show is escaped.
+
+    >>> str(DertsError("no class 'cat\\x1b[2J'"))
+    "no class 'cat\\\\x1b[2J'"
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            "".join(
+                letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
+                for letter in " ".join(message.split("\n"))
+            )
+        )

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from derts.clock import Clock
 from derts.data.table import ImageTable
+from derts.distributed import Group
 from derts.errors import DertsError
 from derts.learners.anil import ANIL
 from derts.learners.base import Learner, query_losses
@@ -69,6 +70,18 @@ class PoolEstimate:
     reference_errors: Tensor | None = None
     probabilities: Tensor | None = None
 
+    def gathered(self, group: Group, count: int) -> PoolEstimate:
+        """All processes' estimates of their parts of `count` tasks as one."""
+        if group.alone:
+            return self
+        values = [self.losses, self.errors, self.accuracies]
+        others = [self.reference_losses, self.reference_errors, self.probabilities]
+        return PoolEstimate(
+            {name: group.gather(rows, count) for name, rows in self.gradients.items()},
+            *(group.gather(value, count) for value in values),
+            *(None if value is None else group.gather(value, count) for value in others),
+        )
+
 
 def estimate_gradients(
     learner: Learner[Any], images: ImageTable, pool: TaskPool, estimate: str = "logit"
@@ -96,15 +109,16 @@ def estimate_pool(
     reference: TaskPool | None = None,
     probabilities: bool = False,
     clock: Clock | None = None,
+    only: slice = slice(None),
 ) -> PoolEstimate:
     """All named estimates, losses and errors of a pool from one pass, without a graph.
 
     Each different image is embedded once, with running statistics read and left alone. With a
     `reference`, the pool `with_random_labels`, every task is scored a second time with those: the
     images are not embedded again, so this is cheap, except for MAML. `probabilities` are kept if
-    asked for. Rows of tasks whose numbers
-    overflow are not finite: the caller decides what to do with them. A clock counts the time as
-    "embedding" and "estimating".
+    asked for. Rows of tasks whose numbers overflow are not finite: the caller decides what to do
+    with them. A clock counts the time as "embedding" and "estimating". `only` estimates but some
+    of the tasks, with the numbers they have in the whole pool's estimate.
     """
     names = (estimates,) if isinstance(estimates, str) else tuple(estimates)
     _check(learner, pool, names)
@@ -112,6 +126,7 @@ def estimate_pool(
     found: list[_Scores] = []
     by_chance: list[_Scores] = []
     beliefs: list[Tensor] = []
+    pool, reference = pool[only], None if reference is None else reference[only]
     clock = clock or Clock(learner.device)
     by_products = learner.by_products and not set(names) & set(NEED_FEATURES)
     classify = _classified_by_products if by_products else _classified

@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Event = dict[str, Any]
 KEEP_ROUNDS = 3
+LOCK = ".lock"
+"""The file that a process which writes to a run folder holds."""
 
 
 class Run:
@@ -34,18 +36,30 @@ class Run:
 
     @staticmethod
     def create(path: Path | str, config: TrainConfig, *, overwrite: bool = False) -> Run:
-        """Make the folder and save the resolved config in it."""
+        """Make the folder and save the resolved config in it; an old run there is emptied."""
         path = Path(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            if not (overwrite and (path / "config.toml").exists()):
-                fix = "choose another --out" + (
-                    " or pass --overwrite" if (path / "config.toml").exists() else ""
-                )
-                raise DertsError(f"{path} already exists: {fix}")
-            shutil.rmtree(path)
-        (path / "checkpoints").mkdir(parents=True)
+        Run.check_free(path, overwrite=overwrite)
+        path.mkdir(parents=True, exist_ok=True)
+        # the config last: until then the folder is known as a run, should we be killed
+        for old in sorted(path.iterdir(), key=lambda file: file.name == "config.toml"):
+            if old.is_dir() and not old.is_symlink():
+                shutil.rmtree(old)
+            elif old.name != LOCK:
+                old.unlink()
         write_atomically(path / "config.toml", to_toml(config).encode())
+        (path / "checkpoints").mkdir()
         return Run(path, config)
+
+    @staticmethod
+    def check_free(path: Path | str, *, overwrite: bool = False) -> None:
+        """Refuse a folder that holds anything but, with `overwrite`, an older run."""
+        path = Path(path)
+        if not path.exists() or (path.is_dir() and all(map(_left_behind, path.iterdir()))):
+            return
+        is_run = (path / "config.toml").exists()
+        if not (overwrite and is_run):
+            fix = "choose another --out" + (" or pass --overwrite" if is_run else "")
+            raise DertsError(f"{path} already exists: {fix}")
 
     @staticmethod
     def open(path: Path | str) -> Run:
@@ -65,20 +79,36 @@ class Run:
     def events(self) -> Iterator[Event]:
         """All events so far; a line cut off by a crash ends the listing."""
         try:
-            lines = (self.path / "events.jsonl").read_text(encoding="utf-8").splitlines()
+            content = (self.path / "events.jsonl").read_bytes()
         except FileNotFoundError:
             return
-        for line in lines:
+        for number, line in enumerate(content.splitlines(), 1):
             try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
+                event = json.loads(line)
+            except ValueError:  # no JSON, or not even text
                 return
+            if not isinstance(event, dict):
+                raise DertsError(
+                    f"line {number} of {self.path / 'events.jsonl'} is no event of a run: remove it"
+                )
+            yield event
 
-    def forget_events_after(self, update: int) -> None:
-        """Drop what an interrupted run logged after the checkpoint it goes on from."""
-        kept = [event for event in self.events() if event.get("update", 0) <= update]
-        lines = "".join(json.dumps(event) + "\n" for event in kept)
-        write_atomically(self.path / "events.jsonl", lines.encode())
+    def positions(self) -> dict[str, int]:
+        """How long each of the run's logs (*.jsonl) is, in bytes that are safely on the disk."""
+        found = {}
+        for log in sorted(self.path.glob("*.jsonl")):
+            with log.open("rb+") as file:
+                os.fsync(file.fileno())
+                found[log.name] = file.seek(0, os.SEEK_END)
+        return found
+
+    def rewind(self, positions: Mapping[str, int]) -> None:
+        """Cut the logs back to what `positions` gave, and clear what a killed process left."""
+        for log in self.path.glob("*.jsonl"):
+            if (length := positions.get(log.name, 0)) < log.stat().st_size:
+                os.truncate(log, length)
+        for leftover in (*self.path.glob(".*.tmp"), *self.path.glob("checkpoints/.*.tmp")):
+            leftover.unlink(missing_ok=True)
 
     def keep_round(self, record: RoundRecord) -> None:
         """Keep what a round decided task by task, for the report; only of the newest rounds."""
@@ -121,8 +151,26 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Let the new name in a folder outlast a power cut, where the system can."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # not every system opens folders
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _left_behind(file: Path) -> bool:
+    """Whether this is all that a process killed before it began would leave."""
+    return file.name == LOCK or (file.name.startswith(".") and file.suffix == ".tmp")
 
 
 @cache

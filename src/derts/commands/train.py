@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,6 +70,8 @@ def train(arguments: Sequence[str]) -> None:
     else:
         config = options.run
         result = run(config, out, overwrite=options.overwrite, quiet=options.quiet, listen=listen)
+    if int(os.environ.get("RANK", "0")):  # one of several processes: the first one tells
+        return
     seconds = result["seconds"]
     training = sum(seconds[name] for name in TRAINING_PHASES if name in seconds)
     selection = sum(seconds[name] for name in SELECTION_PHASES if name in seconds)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import codecs
 import math
 import zipfile
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -52,7 +54,7 @@ def npz_member(path: Path, name: str, scratch: Path) -> FlatArray:
     """One array of an .npz where it lies, or, if it is compressed, unpacked into `scratch`."""
     with _archive(path) as archive:
         info = _info(archive, path, name)
-        with archive.open(info) as member:
+        with _open(archive, info, path) as member:
             shape, dtype = _header(member, path, name)
             if info.compress_type != zipfile.ZIP_STORED:
                 flat = scratch / f"{path.stem}-{name}.flat"
@@ -70,7 +72,9 @@ def read_npz(path: Path, *names: str) -> list[NDArray[Any]]:
             try:
                 with archive.open(_info(archive, path, name)) as member:
                     arrays.append(np.lib.format.read_array(member, allow_pickle=False))
-            except (ValueError, EOFError, zipfile.BadZipFile) as error:
+            except DertsError:
+                raise
+            except Exception as error:  # what a damaged header or stream raises can be anything
                 raise DertsError(
                     f"{name!r} in {path} cannot be read ({error}): download it again"
                 ) from error
@@ -129,6 +133,15 @@ def _info(archive: zipfile.ZipFile, path: Path, name: str) -> zipfile.ZipInfo:
         ) from None
 
 
+@contextmanager
+def _open(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Iterator[IO[bytes]]:
+    try:
+        with archive.open(info) as member:
+            yield member
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
+        raise DertsError(f"{path} is damaged ({error}): download it again") from error
+
+
 def _header(member: IO[bytes], path: Path, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
     try:
         version = np.lib.format.read_magic(member)
@@ -137,7 +150,7 @@ def _header(member: IO[bytes], path: Path, name: str) -> tuple[tuple[int, ...], 
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
         shape, is_fortran, dtype = read(member)
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # as above
         raise DertsError(f"{name!r} in {path} is no array ({error}): download it again") from error
     if dtype.hasobject or (is_fortran and len(shape) > 1):
         raise DertsError(

@@ -123,7 +123,9 @@ def _list_table(table: Path, folder: Path, sizes: dict[str, int]) -> Split:
     names = [str(row["filename"] or "") for row in rows]
     missing = []
     for name in names:
-        if name not in sizes:
+        if "\0" in name:
+            missing.append(name)
+        elif name not in sizes:
             path = folder / name
             if not path.resolve().is_relative_to(folder.resolve()):
                 raise DertsError(

@@ -95,7 +95,10 @@ class FileImages:
         return self.names[index]
 
     def read(self, index: int) -> bytes:
-        return (Path(self.root) / self.names[index]).read_bytes()
+        path = Path(self.root) / self.names[index]
+        if not path.is_file():  # a pipe would be waited for
+            raise FileNotFoundError("no file of that name that can be read")
+        return path.read_bytes()
 
     def identity(self) -> Iterator[str]:
         for name, size in zip(self.names, self.sizes, strict=True):

@@ -210,7 +210,7 @@ def _open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         array = np.load(path, mmap_mode="c", allow_pickle=False)
     except FileNotFoundError:
         raise DertsError(f"{path} is missing: {REMAKE}") from None
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # numpy reads the header as Python: any mistake comes through
         raise DertsError(f"{path} is cut short or damaged ({error}): {REMAKE}") from error
     if not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape != shape:
         found = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else "archive"

@@ -87,6 +87,9 @@ class ImageTable:
         flat = send(indices.reshape(-1), self.images.device)
         return self.images.index_select(0, flat).reshape(*indices.shape, *self.image_shape)
 
+    def prefetch(self, indices: torch.Tensor) -> None:
+        """A hint that `gather` will be asked for these indices; tables held nearby need none."""
+
     def to(self, device: torch.device | str) -> ImageTable:
         """The same table with its images in that device's memory (labels stay on the CPU)."""
         return replace(self, images=self.images.to(device))

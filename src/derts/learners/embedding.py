@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -71,8 +72,13 @@ def named_images(indices: torch.Tensor, count: int) -> tuple[torch.Tensor, torch
 def embed_images(learner: Learner[Any], images: ImageTable, indices: torch.Tensor) -> torch.Tensor:
     """Features [n, dim] of the images at indices [n], in forward passes of bounded size."""
     step = ON_GPU if learner.device.type == "cuda" else ON_CPU
-    parts = [learner.features(images.gather(part)[None])[0] for part in indices.split(step)]
-    return torch.cat(parts)
+    parts = indices.split(step)
+    found = []
+    for part, following in zip_longest(parts, parts[1:]):
+        if following is not None:
+            images.prefetch(following)
+        found.append(learner.features(images.gather(part)[None])[0])
+    return torch.cat(found)
 
 
 def task_features(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
+
+Total = Callable[[torch.Tensor], torch.Tensor]
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -15,12 +19,15 @@ class BatchNorm(nn.BatchNorm2d):
     normalised by itself; evaluation is the same as above.
     `context` = n: the first n images (a task's support set) give the statistics for all, and no
     running statistics are read or written. MAML works so, in training and evaluation alike.
+    `total` sums a tensor over the processes that train together (with gradients): with it the
+    statistics of `groups` = 1 are those of all processes' batches.
     """
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels)
         self.groups = 1
         self.context: int | None = None
+        self.total: Total | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[n, channels, height, width] -> the same shape."""
@@ -30,6 +37,8 @@ class BatchNorm(nn.BatchNorm2d):
             return self._normalise(x, mean[None], variance[None])
         if self.groups > 1 and self.training:
             return self._by_group(x)
+        if self.total is not None and self.training:
+            return self._over_processes(x, self.total)
         return super().forward(x)
 
     def _by_group(self, x: torch.Tensor) -> torch.Tensor:
@@ -45,6 +54,25 @@ class BatchNorm(nn.BatchNorm2d):
         return self._normalise(
             x, mean.repeat_interleave(each, 0), variance.repeat_interleave(each, 0)
         )
+
+    def _over_processes(self, x: torch.Tensor, total: Total) -> torch.Tensor:
+        """As BatchNorm2d, with the statistics of all processes' batches taken together."""
+        values = x.to(self.weight.dtype)
+        images = values.new_tensor([values.numel() / values.shape[1]])
+        sums = total(torch.cat((values.sum((0, 2, 3)), images)))
+        count, mean = sums[-1].detach(), sums[:-1] / sums[-1].detach()
+        spread = (values - mean[None, :, None, None]).square().sum((0, 2, 3))
+        variance = total(spread) / count
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        with torch.no_grad():
+            self.num_batches_tracked.add_(1)
+            momentum = self.momentum or 0.1
+            unbiased = variance * count / (count - 1).clamp(min=1)
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
+            self.running_var.lerp_(unbiased.to(self.running_var.dtype), momentum)
+        return self._normalise(x, mean[None], variance[None])
 
     def _normalise(
         self, x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor
@@ -67,3 +95,10 @@ def set_context(module: nn.Module, context: int | None) -> None:
     for child in module.modules():
         if isinstance(child, BatchNorm):
             child.context = context
+
+
+def set_total(module: nn.Module, total: Total | None) -> None:
+    """Let every BatchNorm in a model take its training statistics over several processes."""
+    for child in module.modules():
+        if isinstance(child, BatchNorm):
+            child.total = total

@@ -32,7 +32,8 @@ def can_fuse(backbone: torch.nn.Module, image_shape: Sequence[int]) -> TypeGuard
         and width % 2 == 0
         and channels <= 3
         and filters in (16, 32, 64, 128)
-        and all(norm.groups == 1 and norm.context is None for norm in norms)  # type: ignore[union-attr]
+        and all(norm.groups == 1 for norm in norms)  # type: ignore[union-attr]
+        and all(norm.context is None and norm.total is None for norm in norms)  # type: ignore[union-attr]
     )
 
 

@@ -19,7 +19,12 @@ from derts.errors import DertsError
 from derts.progress import Advance
 from derts.reproduce.job import Job, point_file
 from derts.runs import Run, write_atomically
-from derts.training.checkpoint import checkpoint_files, load_checkpoint, save_checkpoint
+from derts.training.checkpoint import (
+    checkpoint_files,
+    load_checkpoint,
+    newest_checkpoint,
+    save_checkpoint,
+)
 from derts.training.hardware import choose_device, place_table
 from derts.training.loop import Trainer, evaluation_tasks
 from derts.training.run import make_result
@@ -93,7 +98,8 @@ def run_job(
             _share_warmup(job, trainer, run)
         _look(job, trainer, run)
         with trainer.clock.phase("checkpoint"):
-            save_checkpoint(run.path / "checkpoints", trainer.update, trainer.state_dict())
+            state = {**trainer.state_dict(), "logs": run.positions()}
+            save_checkpoint(run.path / "checkpoints", trainer.update, state)
     if trainer.update == job.config.updates:
         for old in checkpoint_files(run.path / "checkpoints")[:-1]:
             old.unlink()
@@ -102,14 +108,14 @@ def run_job(
 
 def _begin(job: Job, tables: Tables) -> tuple[Trainer, Run]:
     """A trainer where the run stands: at its checkpoint, after a shared warm-up, or new."""
-    config, saved = job.config, checkpoint_files(job.folder / "checkpoints")
+    config, saved = job.config, newest_checkpoint(job.folder / "checkpoints")
     trainer = Trainer(config, tables)
     for split in ("val", config.evaluation.split):  # refuse now what would fail at the end
         evaluation_tasks(config, trainer.split(split))
-    if saved and (job.folder / "config.toml").is_file():
+    if saved is not None and (job.folder / "config.toml").is_file():
         run = Run.open(job.folder)
-        trainer.load_state_dict(load_checkpoint(saved[-1]))
-        run.forget_events_after(trainer.update)
+        trainer.load_state_dict(saved[1])
+        run.rewind(saved[1]["logs"])
         trainer.log = trainer.context.log = run.log
         return trainer, run
     # what a crash before the first checkpoint left is not worth keeping

@@ -24,6 +24,7 @@ from derts.tasks.pool import TaskPool
 from derts.transfer import send
 
 Layers = list[torch.Tensor]
+LARGE = 1e4
 
 
 class Agreement(NamedTuple):
@@ -39,8 +40,8 @@ class Agreement(NamedTuple):
     norms: torch.Tensor
 
     def cpu(self) -> Agreement:
-        """The same in main memory."""
-        return Agreement(*(values.float().cpu() for values in self))
+        """The same in main memory; what overflowed is large, or nothing where it has no value."""
+        return Agreement(*(values.float().cpu().nan_to_num(0.0, LARGE, -LARGE) for values in self))
 
 
 class Candidates(NamedTuple):

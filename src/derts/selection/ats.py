@@ -20,7 +20,13 @@ from derts.evaluation import accuracies
 from derts.learners.anil import ANIL
 from derts.learners.embedding import named_images
 from derts.learners.maml import MAML
-from derts.selection.agreement import Agreement, Candidates, look_at, running_statistics
+from derts.selection.agreement import (
+    Agreement,
+    Candidates,
+    gradient_agreement,
+    look_at,
+    running_statistics,
+)
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
@@ -66,11 +72,14 @@ class Scheduler(nn.Module):
         return scores.squeeze(1)
 
 
+Named = tuple[torch.Tensor, torch.Tensor]
+
+
 class Drawn(NamedTuple):
     """Candidates with their `named_images`, and clean tasks for the reward."""
 
     candidates: TaskPool
-    named: tuple[torch.Tensor, torch.Tensor]
+    named: Named
     rewarding: TaskPool
 
 
@@ -107,7 +116,7 @@ class AdaptiveScheduler(Strategy):
         assert isinstance(context.learner, ANIL | MAML)
         with running_statistics(context.learner):
             with context.clock.phase("estimating"):
-                looked_at = look_at(context.learner, context.images, candidates, named)
+                looked_at = self._look_at(context, candidates, named)
                 signs = looked_at.signs.cpu()
             with context.clock.phase("selecting"), one_thread():
                 scores = self.scheduler(signs, context.progress)
@@ -116,13 +125,22 @@ class AdaptiveScheduler(Strategy):
                 # while a GPU is still busy with the reward
                 self.optimiser.zero_grad()
                 (-likelihood).backward()
-                self._learn(float(reward))
+                self._learn(context.group.same(float(reward)))
         with context.clock.phase("selecting"), one_thread(), torch.no_grad():
             temperature = max(LEAST_TEMPERATURE, COOLING**self.steps)
             scores = self.scheduler(signs, context.progress) / temperature
             chosen, _ = sample_in_order(scores, context.meta_batch, random)
             self.steps += 1
         return MetaBatch(candidates[chosen])
+
+    def _look_at(self, context: Context, pool: TaskPool, named: Named) -> Candidates:
+        learner, images, group = context.learner, context.images, context.group
+        assert isinstance(learner, ANIL | MAML)
+        if group.alone:
+            return look_at(learner, images, pool, named)
+        mine = gradient_agreement(learner, images, pool[group.part(len(pool))]).cpu()
+        signs = Agreement(*(group.gather(values, len(pool)) for values in mine))
+        return Candidates(pool, signs, lambda which: learner.outer_loss(images, pool[which]).loss)
 
     def _drawn(self, context: Context) -> Drawn:
         """Candidates and reward tasks, drawn while the last update ran; then start on the next."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from derts.config import StrategyConfig
+from derts.distributed import Group
 from derts.errors import DertsError
 from derts.gradients import PoolEstimate
 from derts.selection.filters import NoiseSplit, find_noisy
@@ -36,6 +37,7 @@ class Candidates:
     indices: torch.Tensor
     count: int
     seed: Seed
+    group: Group = field(default_factory=Group)
 
     def gradients(self) -> torch.Tensor:
         """Estimated gradients [n, dim] of the candidates."""
@@ -56,6 +58,7 @@ class Choice:
     drop       bool [N]    tasks that look noisy
     threshold  their score's limit (None: nothing was asked to be dropped)
     objective  Σ of distances to the nearest selected task (None: uniform choice)
+    not_finite how many tasks were left out because their numbers overflowed
     """
 
     selected: torch.Tensor
@@ -64,6 +67,7 @@ class Choice:
     drop: torch.Tensor
     threshold: float | None = None
     objective: float | None = None
+    not_finite: int = 0
 
     @property
     def kept(self) -> torch.Tensor:
@@ -79,6 +83,7 @@ class Choice:
             "selected": len(self.selected),
             "kept": len(self.kept),
             "looks_noisy": int(self.drop.sum()),
+            "not_finite": self.not_finite,
             "threshold": self.threshold,
             "objective": self.objective,
             "largest_weight": round(float(weights.max()), 4),
@@ -87,12 +92,22 @@ class Choice:
 
 
 def choose(
-    config: StrategyConfig, estimate: PoolEstimate, meta_batch: int, seed: Seed, pick: Pick
+    config: StrategyConfig,
+    estimate: PoolEstimate,
+    meta_batch: int,
+    seed: Seed,
+    pick: Pick,
+    processes: Group | None = None,
 ) -> Choice:
     """Choose the tasks of a round from a pool's estimates; `pick` decides among candidates."""
     gradients = estimate.gradients[config.estimate]
     split = _noisy(config, estimate, gradients)
-    usable = gradients.isfinite().all(1).cpu()
+    usable = (gradients.isfinite().all(1) & estimate.losses.isfinite()).cpu()
+    if not bool(usable.any()):
+        raise DertsError(
+            f"none of a round's {len(usable)} tasks has finite numbers: lower --optimiser.lr or "
+            "--learner.inner-lr, or set --optimiser.clip 10"
+        )
     before = config.drop_when == "before"
     candidates = (usable & ~split.drop if before else usable).nonzero().squeeze(1)
     if not len(candidates):
@@ -106,7 +121,7 @@ def choose(
         groups = list(order.tensor_split(parts))
         sizes = [min(len(group), -(-count // parts)) for group in groups]
     picked = [
-        pick(Candidates(config, estimate, group, size, (*seed, number)))
+        pick(Candidates(config, estimate, group, size, (*seed, number), processes or Group()))
         for number, (group, size) in enumerate(zip(groups, sizes, strict=True))
     ]
     selected = torch.cat([part.indices for part in picked])
@@ -129,6 +144,7 @@ def choose(
         split.drop,
         None if config.drop_score == "none" else split.threshold,
         sum(objectives) if objectives else None,
+        int((~usable).sum()),
     )
 
 

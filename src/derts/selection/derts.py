@@ -10,12 +10,14 @@ from derts.selection.choice import Candidates, Picked
 from derts.selection.difficulty import pick_by_loss
 from derts.selection.facility_location import select
 from derts.selection.rounds import PoolTasks
+from derts.selection.two_rounds import select_two_rounds
 from derts.selection.weights import selection_weights
 from derts.tasks.randomness import generator
 from derts.threads import one_thread
 
 # without the kernel a GPU waits for the launches of each pick: 0.2 s for 960 of 3200
 QUICKER_ON_CPU = 4096
+IN_ONE_PROCESS = 23_170  # more, and the distances between all pairs exceed 2 GiB
 
 
 def derts_tasks(config: StrategyConfig) -> PoolTasks:
@@ -36,7 +38,10 @@ def pick_facilities(candidates: Candidates) -> Picked:
     if len(rows) <= QUICKER_ON_CPU and not (usable_on(rows.device) and config.engine == "greedy"):
         rows = rows.cpu()
     number = int(torch.randint(2**31, (1,), generator=random))
-    found = select(rows, count, engine=config.engine, epsilon=config.epsilon, seed=number)
+    if len(rows) > IN_ONE_PROCESS and not candidates.group.alone:
+        found = select_two_rounds(rows, count, seed=number, group=candidates.group)
+    else:
+        found = select(rows, count, engine=config.engine, epsilon=config.epsilon, seed=number)
     rows = rows.cpu()
     with one_thread():
         weights = selection_weights(

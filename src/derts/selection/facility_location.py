@@ -154,7 +154,7 @@ def select_file(
             matrix = np.lib.format.read_array(file, allow_pickle=False)
     except OSError as error:
         raise DertsError(f"cannot read {gradients}: {error.strerror}") from error
-    except ValueError as error:
+    except Exception as error:  # numpy parses the header as Python and lets any mistake through
         raise DertsError(
             f"{gradients} is not a .npy file of numbers; write one with numpy.save ({error})"
         ) from error

@@ -90,17 +90,30 @@ class Selection:
         """Reads what :meth:`save` wrote."""
         try:
             stored = json.loads(Path(path).read_text(encoding="utf-8"))
-            return cls(
+            found = cls(
                 indices=torch.tensor(stored["indices"], dtype=torch.int64),
                 weights=torch.tensor(stored["weights"], dtype=torch.float32),
                 gains=torch.tensor(stored["gains"], dtype=torch.float64),
                 objective=float(stored["objective"]),
                 assignment=torch.tensor(stored["assignment"], dtype=torch.int64),
-                settings=stored["settings"],
+                settings=dict(stored["settings"]),
             )
+            found._check()
+            return found
         except OSError as error:
             raise DertsError(f"cannot read selection {path}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
             raise DertsError(
                 f"{path} is not a selection; write one with Selection.save or derts select"
             ) from error
+
+    def _check(self) -> None:
+        """ValueError where the parts do not fit each other, as in a file that was changed."""
+        count, rows = len(self.indices), len(self.assignment)
+        if not self.indices.shape == self.weights.shape == self.gains.shape == (count,):
+            raise ValueError("indices, weights and gains differ in length")
+        if self.assignment.ndim != 1 or len(self.indices.unique()) != count or not count:
+            raise ValueError("a row twice, or none")
+        for places, limit in ((self.indices, rows), (self.assignment, count)):
+            if not 0 <= int(places.min()) <= int(places.max()) < limit:
+                raise ValueError("a row number out of range")

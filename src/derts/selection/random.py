@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from derts.selection.strategy import Context, MetaBatch, Strategy
+from derts.tasks.pool import TaskPool
 
 
 class RandomTasks(Strategy):
@@ -10,3 +11,6 @@ class RandomTasks(Strategy):
 
     def next_batch(self, context: Context) -> MetaBatch:
         return MetaBatch(context.draw(context.meta_batch, "batch", context.update))
+
+    def ahead(self, context: Context) -> TaskPool:
+        return context.draw(context.meta_batch, "batch", context.update + 1)

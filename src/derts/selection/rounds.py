@@ -73,6 +73,13 @@ class PoolTasks(Strategy):
         self.position += 1
         return MetaBatch(self._pool[chosen], self.weights[chosen])
 
+    def ahead(self, context: Context) -> TaskPool | None:
+        if context.update + 1 < self.config.warmup:
+            return context.draw(context.meta_batch, "batch", context.update + 1)
+        if self._pool is None or self.position == len(self.batches):
+            return None
+        return self._pool[self.batches[self.position]]
+
     def state_dict(self) -> State:
         return {
             "round": self.round,
@@ -103,13 +110,15 @@ class PoolTasks(Strategy):
             reference=reference,
             probabilities=config.doubt == "posterior",
             clock=clock,
-        )
+            only=context.group.part(len(pool)),
+        ).gathered(context.group, len(pool))
         on_gpu = context.learner.device.type == "cuda"
         with clock.phase("selecting"), one_thread() if on_gpu else nullcontext():
             seed: Seed = (context.seed, "round", self.round)
-            choice = choose(config, estimate, context.meta_batch, seed, self.pick)
+            choice = choose(config, estimate, context.meta_batch, seed, self.pick, context.group)
+            decided = context.group.same((list(choice.batches), choice.weights))
             doubt = self._doubt(context, estimate, pool, choice)
-        self.batches, self.weights = list(choice.batches), choice.weights
+        self.batches, self.weights = decided
         self._pool, self.position = pool, 0
         spent = {
             name: round(total - before.get(name, 0.0), 6) for name, total in clock.seconds.items()
@@ -144,8 +153,8 @@ class PoolTasks(Strategy):
         kept = ~choice.drop.to(estimate.probabilities.device)
         labels = send(pool.query_labels, kept.device)[kept]
         table, share = find_trust(estimate.probabilities[kept], labels)
-        context.learner.trust.table.copy_(table)
-        self.table = table.cpu()
+        self.table = context.group.same(table.cpu())
+        context.learner.trust.table.copy_(self.table)
         return {"labels_look_wrong": round(share, 6)}
 
     def _drawn(self, context: Context) -> Drawn:

@@ -11,6 +11,7 @@ import torch
 
 from derts.clock import Clock
 from derts.data.table import ImageTable
+from derts.distributed import Group
 from derts.learners.base import Learner, Outcome
 from derts.tasks.pool import TaskPool
 
@@ -43,6 +44,8 @@ class Context:
     so far, `progress` their share of the run; `log` takes events for the run's record,
     `keep_round` what a round decided task by task (None: nobody asked). Validation images and
     tasks (clean) are for strategies that need them: they see classes that the others do not.
+    `group` are the processes that train together: whatever a strategy decides must be the same in
+    all of them.
     """
 
     learner: Learner[Any]
@@ -57,6 +60,7 @@ class Context:
     validation_images: ImageTable | None = None
     draw_validation: Draw | None = None
     keep_round: Callable[[RoundRecord], None] | None = None
+    group: Group = field(default_factory=Group)
 
 
 class Strategy(ABC):
@@ -68,6 +72,10 @@ class Strategy(ABC):
     @abstractmethod
     def next_batch(self, context: Context) -> MetaBatch:
         """The tasks of the next update."""
+
+    def ahead(self, context: Context) -> TaskPool | None:
+        """The tasks of the update after this one, where they are known already: for prefetching."""
+        return None
 
     def weigh(self, batch: MetaBatch, losses: torch.Tensor) -> torch.Tensor | None:
         """Weights [T] for the outer loss, once the tasks' losses [T] (detached) are known."""

@@ -8,6 +8,7 @@ import torch
 
 from derts.config import StrategyConfig
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
+from derts.tasks.pool import TaskPool
 
 RANGE = 2.58  # standard deviations that hold 99% of a normal distribution
 MOMENTUM = 0.9  # of mean and variance, per episode
@@ -30,6 +31,9 @@ class UniformDifficulty(Strategy):
     def next_batch(self, context: Context) -> MetaBatch:
         self.update = context.update
         return MetaBatch(context.draw(context.meta_batch, "batch", context.update))
+
+    def ahead(self, context: Context) -> TaskPool:
+        return context.draw(context.meta_batch, "batch", context.update + 1)
 
     def weigh(self, batch: MetaBatch, losses: torch.Tensor) -> torch.Tensor:
         """Weights [T]; the statistics move on task by task, each weight from before its task."""

@@ -30,10 +30,13 @@ class CapturedUpdate:
         learner: Learner[Any],
         images: ImageTable,
         optimiser: torch.optim.Optimizer,
-        finish: Callable[[], torch.Tensor],
+        begin: Callable[[], None],
+        finish: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
         pool: TaskPool,
     ) -> None:
-        """`finish` makes the optimiser's step from the gradients and returns their norm."""
+        """`begin` comes before the forward pass; `finish` gets losses [T] and accuracies [T], makes
+        the optimiser's step from the gradients and returns numbers about the update.
+        """
         self.pool = pool.to(learner.device)
         self.weights = torch.ones(len(pool), device=learner.device)
         kept = [buffer.clone() for buffer in learner.buffers()]
@@ -48,16 +51,15 @@ class CapturedUpdate:
         mode = "thread_local"  # another thread may be drawing tasks into pinned memory meanwhile
         self.forward = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.forward, capture_error_mode=mode):
+            begin()
             self.losses, self.accuracies = learner.forward_tasks(images, self.pool)
         self.backward = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.backward, pool=self.forward.pool(), capture_error_mode=mode):
             self.loss = (self.losses * self.weights).mean()
             self.loss.backward()
-            self.norm = finish()
+            self.numbers = finish(self.losses.detach(), self.accuracies)
         # nothing keeps the recorded graph of gradients alive: eager backward passes build their own
-        self.losses, self.loss, self.norm = (
-            value.detach() for value in (self.losses, self.loss, self.norm)
-        )
+        self.losses, self.loss = self.losses.detach(), self.loss.detach()
         # held, because the graph writes to them even when the parameters get others
         self.gradients = [value.grad for value in learner.parameters()]
         for buffer, value in zip(learner.buffers(), kept, strict=True):
@@ -72,7 +74,7 @@ class CapturedUpdate:
     def run(
         self, pool: TaskPool, weigh: Callable[[torch.Tensor], torch.Tensor | None]
     ) -> tuple[Outcome, torch.Tensor]:
-        """The update on the tasks of `pool`; outcome and gradient norm hold until the next one."""
+        """The update on the tasks of `pool`; its outcome and what `finish` returned."""
         for name in ("support", "support_labels", "query", "query_labels"):
             values = getattr(pool, name)
             getattr(self.pool, name).copy_(
@@ -87,4 +89,5 @@ class CapturedUpdate:
                 weights = weights.pin_memory()
             self.weights.copy_(weights, non_blocking=True)
         self.backward.replay()
-        return Outcome(self.loss, self.losses, self.accuracies), self.norm
+        outcome = Outcome(self.loss.clone(), self.losses.clone(), self.accuracies.clone())
+        return outcome, self.numbers.clone()

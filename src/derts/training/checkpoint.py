@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,25 @@ def checkpoint_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("update-*.ckpt"))
 
 
+def newest_checkpoint(
+    folder: Path, warn: Callable[[str], None] = lambda line: None
+) -> tuple[Path, dict[str, Any]] | None:
+    """The newest checkpoint that is whole, with its state; None where there is none at all.
+
+    `warn` hears of a damaged one that was passed over; where all are damaged, that is an error.
+    """
+    found = checkpoint_files(folder)
+    for number, path in enumerate(reversed(found), 1):
+        try:
+            return path, load_checkpoint(path)
+        except DertsError as error:
+            if number == len(found):
+                raise
+            cause = str(error).rpartition(": ")[0]
+            warn(f"{cause}: going on from the one before it, {found[-number - 1].name}")
+    return None
+
+
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """The state in a checkpoint, its checksum verified; tensors and plain values only."""
     try:
@@ -52,7 +71,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             raise ValueError("it holds no learner")
     except FileNotFoundError:
         raise DertsError(f"no checkpoint at {path}: check the path") from None
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
+    except Exception as error:  # what torch raises on a damaged file can be anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DertsError(
             f"checkpoint {path} is damaged or not one of ours ({reason}): "

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from derts.config import HardwareConfig, TrainConfig
+from derts.data.streamed import StreamedTable
 from derts.data.table import ImageTable
 from derts.errors import DertsError
 from derts.kernels import usable_on
@@ -51,9 +52,20 @@ def place_learner(learner: Learner[Any], config: TrainConfig, device: torch.devi
         learner.compile_for(config.meta_batch)
 
 
-def place_table(images: ImageTable, device: torch.device) -> ImageTable:
-    """Images on a GPU where they fit into half of its free memory, else where they are."""
-    if device.type != "cuda" or images.device.type == "cuda":
+def place_table(
+    images: ImageTable, device: torch.device, hardware: HardwareConfig | None = None
+) -> ImageTable:
+    """Images on a GPU where they fit into the memory for them, else streamed to the device.
+
+    The memory is what the config says, or half of what is free.
+    """
+    if images.device.type == "cuda":
         return images
-    free, _ = torch.cuda.mem_get_info(device)
-    return images.to(device) if images.images.nbytes < free // 2 else images
+    limit = (hardware.image_memory_gib if hardware else 0.0) * 2**30
+    if device.type == "cuda":
+        limit = limit or torch.cuda.mem_get_info(device)[0] // 2
+        if images.images.nbytes < limit:
+            return images.to(device)
+    elif not limit or images.images.nbytes < limit:
+        return images
+    return StreamedTable.of(images, device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch
 
 from derts.clock import SELECTION_PHASES, TRAINING_PHASES, Clock
 from derts.config import TaskConfig, TrainConfig
+from derts.data.streamed import StreamedTable
 from derts.data.table import ImageTable
+from derts.distributed import Group
 from derts.errors import DertsError
 from derts.evaluation import Evaluation, evaluate
 from derts.learners import build_learner
@@ -20,8 +23,11 @@ from derts.progress import Advance
 from derts.selection import build_strategy
 from derts.selection.strategy import Context, MetaBatch
 from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, TaskSampler
+from derts.training.bad_numbers import IN_A_ROW, GuardedStep, bad_numbers, usable_losses
 from derts.training.captured import CapturedUpdate
 from derts.training.hardware import choose_device, place_learner, place_table
+from derts.training.shared import outer_gradient
+from derts.training.window import BadStreak, Window
 
 Log = Callable[[dict[str, Any]], None]
 
@@ -47,12 +53,17 @@ class Trainer:
     """
 
     def __init__(
-        self, config: TrainConfig, tables: Mapping[str, ImageTable], log: Log = lambda event: None
+        self,
+        config: TrainConfig,
+        tables: Mapping[str, ImageTable],
+        log: Log = lambda event: None,
+        group: Group | None = None,
     ) -> None:
         self.config = config = config.resolved()
-        self.device = choose_device(config.hardware)
+        self.group = group or Group()
+        self.device = self.group.device or choose_device(config.hardware)
         self.tables = tables
-        self.images = place_table(self.split("train"), self.device)
+        self.images = place_table(self.split("train"), self.device, config.hardware)
         self.sampler = TaskSampler(self.images, training_classes(config.tasks))
         self.learner = build_learner(
             config.learner,
@@ -61,8 +72,11 @@ class Trainer:
             image_shape=self.images.image_shape,
             seed=config.seed,
         )
+        if not self.group.alone:
+            # messages between processes cannot be compiled
+            config = replace(config, hardware=replace(config.hardware, compile=False))
         place_learner(self.learner, config, self.device)
-        self.captures = self.learner.captures_on(self.images)
+        self.captures = self.group.alone and self.learner.captures_on(self.images)
         self._captured: CapturedUpdate | None = None
         assert config.optimiser.lr is not None
         self.optimiser = torch.optim.AdamW(
@@ -80,7 +94,10 @@ class Trainer:
         self.log = log
         self.update = 0
         self.tasks_trained = 0
-        self._images_per_update = 0
+        self._ahead: tuple[tuple[int, str, int, int], TaskPool] | None = None
+        self.guard = GuardedStep(self.learner, self.optimiser)
+        self.streak = BadStreak()
+        self.window = Window()
         self.context = Context(
             self.learner,
             self.images,
@@ -91,11 +108,12 @@ class Trainer:
             log=log,
             validation_images=self._validation_images(),
             draw_validation=self.draw_validation,
+            group=self.group,
         )
         self.draw(1, "check", 0)  # impossible tasks are refused before the first update
         self.strategy.check(self.context)
         if config.model.drop_block:
-            torch.manual_seed(config.seed)
+            torch.manual_seed(config.seed + self.group.rank)
 
     def split(self, name: str) -> ImageTable:
         """A split of the data by name."""
@@ -110,8 +128,10 @@ class Trainer:
 
         With `images`, of about that many different ones together.
         """
-        settings = self.config.tasks
-        return self.sampler.draw(
+        settings, wanted = self.config.tasks, (tasks, purpose, number, images)
+        if self._ahead is not None and self._ahead[0] == wanted:
+            return self._ahead[1]
+        drawn = self.sampler.draw(
             tasks=tasks,
             way=settings.way,
             shot=settings.shot,
@@ -120,6 +140,9 @@ class Trainer:
             noise=task_noise(settings),
             images=images,
         )
+        if purpose == "batch" and number == self.update + 1:
+            self._ahead = wanted, drawn  # asked for to be prefetched, and soon asked for again
+        return drawn
 
     def draw_validation(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
         """Fresh clean tasks of validation classes."""
@@ -138,7 +161,7 @@ class Trainer:
         found = self.tables.get("val")
         if found is None or self.config.strategy.name != "ats":
             return found
-        return place_table(found, self.device)
+        return place_table(found, self.device, self.config.hardware)
 
     @cached_property
     def _validation_sampler(self) -> TaskSampler:
@@ -159,37 +182,40 @@ class Trainer:
     ) -> None:
         """Train up to an update (default: the last) or until `stopping` says so.
 
-        `advance` hears of progress.
+        `advance` hears of progress. Where `stopping` ends it, the event under way stays open and
+        is part of `state_dict`: the run's record does not show the stop.
         """
         until = self.config.updates if until is None else min(until, self.config.updates)
         self.learner.train()
-        window: list[torch.Tensor] = []
-        seconds = dict(self.clock.seconds)
-        images = 0
-        while self.update < until and not stopping():
-            window.append(self.step())
-            images += self._images_per_update
-            at_stop = self.update == until or stopping()
-            if self.update % self.config.log_every == 0 or at_stop:
-                spent = self._settle(seconds)
-                note = self._log_window(window, spent, images)
-                advance(len(window), note)
-                window, images, seconds = [], 0, dict(self.clock.seconds)
+        if not self.window.values:
+            self.window.before = dict(self.clock.seconds)
+        while self.update < until and not self._must_stop(stopping):
+            self.window.values.append(self.step())
+            at_event = self.update % self.config.log_every == 0 or self.update == until
+            if at_event or self.update % IN_A_ROW == 0:
+                self._look()
+            if at_event:
+                advance(len(self.window.values), self._log_window())
 
     def step(self) -> torch.Tensor:
-        """One update; returns its mean loss, mean accuracy and gradient norm as a tensor [3]."""
+        """One update; returns its mean loss, mean accuracy and gradient norm as a tensor [3].
+
+        Where one of them is not finite, everything is left as it was.
+        """
         self.context.update = self.update
         self.context.progress = self.update / self.config.updates
         with self.clock.phase("tasks"):
             batch = self.strategy.next_batch(self.context)
+            self._prefetch()
         with self.clock.phase("update"):
-            outcome, norm = self._train_on(batch)
+            outcome, values = self._train_on(batch)
         self.strategy.observe(outcome)
+        self.streak.remember(batch.pool, outcome.losses)
         self.update += 1
         self.tasks_trained += len(batch.pool)
         per_task = batch.pool.support.shape[1] + batch.pool.query.shape[1]
-        self._images_per_update = len(batch.pool) * per_task
-        return torch.stack((outcome.losses.mean(), outcome.accuracies.mean(), norm.detach()))
+        self.window.images += len(batch.pool) * per_task
+        return values
 
     def _train_on(self, batch: MetaBatch) -> tuple[Outcome, torch.Tensor]:
         for group in self.optimiser.param_groups:
@@ -199,33 +225,40 @@ class Trainer:
                 group["lr"] = self.learning_rate()
 
         def weigh(losses: torch.Tensor) -> torch.Tensor | None:
-            return self.strategy.weigh(batch, losses)
+            return self.strategy.weigh(batch, usable_losses(losses))
 
         if self.captures and len(batch.pool) == self.config.meta_batch and self.optimiser.state:
             if self._captured is None:
                 self._captured = CapturedUpdate(
-                    self.learner, self.images, self.optimiser, self._finish, batch.pool
-                )
+                    self.learner, self.images, self.optimiser, self.guard.keep, self._finish,
+                    batch.pool,
+                )  # fmt: skip
             if self._captured.fits(batch.pool):
                 return self._captured.run(batch.pool, weigh)
-        outcome = self.learner.outer_loss(self.images, batch.pool, weigh)
+        self.guard.keep()
         self.optimiser.zero_grad(set_to_none=True)
-        outcome.loss.backward()
-        return outcome, self._finish()
+        outcome = outer_gradient(self.learner, self.images, batch.pool, weigh, self.group)
+        return outcome, self._finish(outcome.losses, outcome.accuracies)
 
-    def _finish(self) -> torch.Tensor:
-        """The optimiser's step from the gradients; returns their norm."""
+    def _finish(self, losses: torch.Tensor, accuracies: torch.Tensor) -> torch.Tensor:
+        """The optimiser's step, if all is finite; mean loss and accuracy and gradient norm [3]."""
         limit = self.config.optimiser.clip or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.learner.parameters(), limit)
-        self.optimiser.step()
-        return norm
+        values = torch.stack((losses.mean(), accuracies.mean(), norm.detach()))
+        self.guard.step(values.isfinite().all())
+        return values
 
     def evaluate(self, split: str, shot: int | None = None) -> Evaluation:
         """Accuracy on the fixed tasks of a split."""
         with self.clock.phase("evaluation"):
-            images = place_table(self.split(split), self.device)
+            images = place_table(self.split(split), self.device, self.config.hardware)
             pool = evaluation_tasks(self.config, images, shot)
-            return evaluate(self.learner, images, pool)
+            mine = evaluate(self.learner, images, pool[self.group.part(len(pool))])
+            if self.group.alone:
+                return mine
+            accuracies = torch.tensor(mine.accuracies, dtype=torch.float64)
+            everyone = self.group.gather(accuracies, len(pool)).tolist()
+            return Evaluation(tuple(everyone), mine.split)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next update depends on."""
@@ -236,7 +269,13 @@ class Trainer:
             "optimiser": self.optimiser.state_dict(),
             "strategy": self.strategy.state_dict(),
             "random": torch.get_rng_state(),
+            "device_random": (
+                torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
+            ),
             "seconds": dict(self.clock.seconds),
+            "window": self.window.state_dict(),
+            "skipped": self.streak.skipped,
+            "skipped_in_a_row": self.streak.in_a_row,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -254,39 +293,59 @@ class Trainer:
             group.update(settings)
         self.strategy.load_state_dict(state["strategy"])
         torch.set_rng_state(state["random"])
+        if self.group.rank:  # the state is that of the first process
+            torch.manual_seed(self.config.seed + self.group.rank + state["update"])
         self.update, self.tasks_trained = state["update"], state["tasks_trained"]
         self.clock.seconds = dict(state["seconds"])
+        if "window" not in state:  # written by an older version, between two events
+            return
+        if state["device_random"] is not None and self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["device_random"], self.device)
+        self.window = Window.from_state(state["window"], self.device)
+        self.streak.skipped = state["skipped"]
+        self.streak.in_a_row = state["skipped_in_a_row"]
 
-    def _settle(self, before: dict[str, float]) -> dict[str, float]:
+    def _prefetch(self) -> None:
+        """Let images that are streamed be fetched for the next update while this one computes."""
+        if not isinstance(self.images, StreamedTable) or self.update + 1 == self.config.updates:
+            return
+        following = self.strategy.ahead(self.context)
+        if following is not None:
+            mine = following[self.group.part(len(following))]
+            self.images.prefetch(torch.cat((mine.support, mine.query), 1))
+
+    def _must_stop(self, stopping: Callable[[], bool]) -> bool:
+        """Several processes stop at the same update, and ask each other only now and then."""
+        if self.group.alone:
+            return stopping()
+        return self.update % IN_A_ROW == 0 and self.group.any(stopping())
+
+    def _look(self) -> None:
+        """Record the updates that were skipped; end training after too many in a row."""
+        first = self.update - len(self.window.values) + self.window.looked + 1
+        for number, finite in enumerate(self.window.look(), first):
+            if not finite:
+                self.log({"event": "skipped", "update": number, "cause": "not finite"})
+            if self.streak.count(finite):
+                tasks = self.streak.tasks(self.update - number)
+                raise bad_numbers(self.config, self.learner, self.images, number, tasks)
+
+    def _log_window(self) -> str:
         self.clock.settle("update")
-        return {
-            name: round(total - before.get(name, 0.0), 6)
-            for name, total in self.clock.seconds.items()
-        }
-
-    def _log_window(self, window: list[torch.Tensor], spent: dict[str, float], images: int) -> str:
-        values = torch.stack(window).double().cpu()
-        finite = values.isfinite().all(1)
-        if not bool(finite.all()):
-            bad = self.update - len(window) + int((~finite).nonzero()[0]) + 1
-            raise DertsError(
-                f"loss or gradient is not finite at update {bad}: lower --optimiser.lr (now "
-                f"{self.config.optimiser.lr}) or --learner.inner-lr, or set --optimiser.clip 10"
-            )
-        loss, accuracy, norm = values.mean(0).tolist()
+        window, self.window = self.window, Window(dict(self.clock.seconds))
+        event = window.event(self.clock.seconds)
         self.log(
             {
                 "event": "update",
                 "update": self.update,
-                "loss": round(loss, 6),
-                "accuracy": round(100 * accuracy, 4),
-                "gradient_norm": round(norm, 6),
                 "lr": self.learning_rate(),
-                "seconds": {name: value for name, value in spent.items() if value},
-                "images_per_second": round(images / max(sum(spent.values()), 1e-9), 1),
+                "skipped": self.streak.skipped,
+                **event,
             }
         )
-        note = f"loss {loss:.3f} accuracy {100 * accuracy:.1f}%"
+        if "loss" not in event:
+            return "skipped: loss or gradient not finite"
+        note = f"loss {event['loss']:.3f} accuracy {event['accuracy']:.1f}%"
         share = self._selection_share()
         return f"{note} selection {100 * share:.0f}%" if share else note
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +13,23 @@ from derts.config import TrainConfig
 from derts.config_file import as_values
 from derts.data import open_data
 from derts.data.table import ImageTable
+from derts.distributed import LostProcessError, joined
 from derts.errors import DertsError
 from derts.evaluation import Evaluation
 from derts.progress import progress
 from derts.runs import Run, code_version, machine
-from derts.training.checkpoint import checkpoint_files, load_checkpoint, save_checkpoint
+from derts.training.bad_numbers import BadNumbersError
+from derts.training.checkpoint import checkpoint_files, newest_checkpoint, save_checkpoint
+from derts.training.hardware import choose_device
 from derts.training.interrupt import stop_requests
+from derts.training.lock import locked
 from derts.training.loop import Trainer, evaluation_tasks
 
 Result = dict[str, Any]
 Listen = Callable[[Result], None]
+BAD_TASKS = "bad-tasks.safetensors"
+PASSED_ON = 5.0  # seconds in which torchrun repeats a signal that the terminal sent already
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def train(
@@ -38,24 +48,25 @@ def train(
     config, code version, machine, accuracy with its interval and per task, seconds per phase.
     """
     config = config.resolved()
-    tables = open_data(config.data) if tables is None else tables
-    run: Run | None = None
+    with joined(choose_device(config.hardware)) as group:
+        tables = open_data(config.data) if tables is None else tables
+        trainer = Trainer(config, tables, group=group)
+        # what the end of the run needs is tried before its beginning
+        evaluation_tasks(config, trainer.split(config.evaluation.split))
+        if config.validate_every:
+            evaluation_tasks(config, trainer.split("val"))
+        if out is None:
+            return _finish(trainer, None, quiet, listen)
+        out = Path(out)
+        with ExitStack() as stack:
 
-    def log(event: Result) -> None:
-        if run is not None:
-            run.log(event)
-        if listen is not None:
-            listen(event)
+            def begin() -> None:
+                Run.check_free(out, overwrite=overwrite)
+                stack.enter_context(locked(out))
+                Run.create(out, config, overwrite=overwrite)
 
-    trainer = Trainer(config, tables, log)
-    # what the end of the run needs is tried before its beginning
-    evaluation_tasks(config, trainer.split(config.evaluation.split))
-    if config.validate_every:
-        evaluation_tasks(config, trainer.split("val"))
-    if out is not None:
-        run = Run.create(out, config, overwrite=overwrite)
-        trainer.context.keep_round = run.keep_round
-    return _finish(trainer, run, quiet)
+            group.first(begin)
+            return _finish(trainer, Run(out, config), quiet, listen)
 
 
 def resume(
@@ -65,41 +76,69 @@ def resume(
     quiet: bool = False,
     listen: Listen | None = None,
 ) -> Result:
-    """Go on with an interrupted run from its newest checkpoint, as if never interrupted."""
+    """Go on with an interrupted run from its newest checkpoint, as if never interrupted.
+
+    A run that ended before its first checkpoint begins again. The number of processes may be
+    another than before.
+    """
     run = Run.open(path)
-    trainer = open_trainer(path, tables)
-    if trainer.update == run.config.updates and (run.path / "result.json").exists():
-        raise DertsError(f"{path} is finished: its result is in {run.path / 'result.json'}")
-    run.forget_events_after(trainer.update)
+    with joined(choose_device(run.config.hardware)) as group, ExitStack() as stack:
+        group.first(lambda: stack.enter_context(locked(run.path)))
+        tables = open_data(run.config.data) if tables is None else tables
+        trainer = Trainer(run.config, tables, group=group)
+        state = _load_newest(trainer, run)
+        if trainer.update == run.config.updates and (run.path / "result.json").exists():
+            raise DertsError(f"{path} is finished: its result is in {run.path / 'result.json'}")
+        group.first(lambda: run.rewind(state.get("logs", {})))
+        return _finish(trainer, run, quiet, listen)
+
+
+def _finish(trainer: Trainer, run: Run | None, quiet: bool, listen: Listen | None) -> Result:
+    """Train and evaluate; the leading process alone writes to the run folder."""
+    config, leads = trainer.config, trainer.group.leads
+    quiet = quiet or not leads
+    if leads:
+        _record(trainer, run, listen)
+    try:
+        with stop_requests(0.0 if trainer.group.alone else PASSED_ON) as stopping:
+            _train_in_stretches(trainer, run, quiet, stopping)
+            if trainer.update < config.updates:
+                raise DertsError(_interrupted(trainer, run))
+            evaluation = trainer.evaluate(config.evaluation.split)
+        trainer.log(evaluation_event("evaluation", trainer, evaluation))
+        result = make_result(trainer, evaluation)
+        if run is not None and leads:
+            run.write_result(result)
+    except KeyboardInterrupt:
+        raise DertsError(
+            f"interrupted in the middle of update {trainer.update + 1}: {_go_on(run)}"
+        ) from None
+    except LostProcessError as error:
+        raise DertsError(f"{error} at update {trainer.update}: {_go_on(run)}") from None
+    except BadNumbersError as error:
+        raise DertsError(f"{error}{_keep_tasks(error, run, leads)}") from None
+    except OSError as error:
+        if error.errno not in FULL or run is None:
+            raise
+        raise DertsError(
+            f"the disk of {run.path} is full at update {trainer.update}: free some space, then "
+            f"{_go_on(run)}"
+        ) from None
+    return result
+
+
+def _record(trainer: Trainer, run: Run | None, listen: Listen | None) -> None:
+    """Events go to the run folder and to whoever listens; rounds to the run folder."""
 
     def log(event: Result) -> None:
-        run.log(event)
+        if run is not None:
+            run.log(event)
         if listen is not None:
             listen(event)
 
     trainer.log = trainer.context.log = log
-    trainer.context.keep_round = run.keep_round
-    return _finish(trainer, run, quiet)
-
-
-def _finish(trainer: Trainer, run: Run | None, quiet: bool) -> Result:
-    config = trainer.config
-    try:
-        with stop_requests() as stopping:
-            _train_in_stretches(trainer, run, quiet, stopping)
-    except KeyboardInterrupt:
-        where = f"go on with derts train --resume {run.path}" if run else "nothing was kept"
-        raise DertsError(
-            f"interrupted in the middle of update {trainer.update + 1}: {where}"
-        ) from None
-    if trainer.update < config.updates:
-        raise DertsError(_interrupted(trainer, run))
-    evaluation = trainer.evaluate(config.evaluation.split)
-    trainer.log(evaluation_event("evaluation", trainer, evaluation))
-    result = make_result(trainer, evaluation)
     if run is not None:
-        run.write_result(result)
-    return result
+        trainer.context.keep_round = run.keep_round
 
 
 def _train_in_stretches(
@@ -108,26 +147,45 @@ def _train_in_stretches(
     config = trainer.config
     with progress("training", total=config.updates, unit="updates", quiet=quiet) as advance:
         advance(trainer.update)
-        while trainer.update < config.updates and not stopping():
+        while trainer.update < config.updates:
             every = [config.checkpoint_every, config.validate_every or config.updates]
             until = min((trainer.update // step + 1) * step for step in every)
             trainer.train(until, advance, stopping)
+            if trainer.update < min(until, config.updates):
+                return
             if config.validate_every and trainer.update % config.validate_every == 0:
                 trainer.log(evaluation_event("validation", trainer, trainer.evaluate("val")))
             at_end = trainer.update == config.updates
             if run is not None and (at_end or trainer.update % config.checkpoint_every == 0):
                 with trainer.clock.phase("checkpoint"):
-                    save_checkpoint(run.path / "checkpoints", trainer.update, trainer.state_dict())
+                    _save(trainer, run)
+
+
+def _save(trainer: Trainer, run: Run) -> None:
+    def write() -> None:
+        state = {**trainer.state_dict(), "logs": run.positions()}
+        save_checkpoint(run.path / "checkpoints", trainer.update, state)
+
+    trainer.group.first(write)
 
 
 def _interrupted(trainer: Trainer, run: Run | None) -> str:
     if run is None:
         return f"interrupted at update {trainer.update}: nothing was kept, as no --out was given"
-    save_checkpoint(run.path / "checkpoints", trainer.update, trainer.state_dict())
-    return (
-        f"interrupted at update {trainer.update}: all is saved, "
-        f"go on with derts train --resume {run.path}"
-    )
+    _save(trainer, run)
+    trainer.group.let_leader_speak()
+    return f"interrupted at update {trainer.update}: all is saved, {_go_on(run)}"
+
+
+def _go_on(run: Run | None) -> str:
+    return f"go on with derts train --resume {run.path}" if run else "nothing was kept"
+
+
+def _keep_tasks(error: BadNumbersError, run: Run | None, leads: bool) -> str:
+    if run is None or not leads:
+        return ""
+    error.tasks.save(run.path / BAD_TASKS)
+    return f" ({len(error.tasks)} of its tasks are in {run.path / BAD_TASKS}: TaskPool.load)"
 
 
 def make_result(trainer: Trainer, evaluation: Evaluation) -> Result:
@@ -161,18 +219,32 @@ def _summary(evaluation: Evaluation) -> Result:
 
 
 def open_trainer(path: Path | str, tables: Mapping[str, ImageTable] | None = None) -> Trainer:
-    """A trainer in the state of a run's newest checkpoint."""
+    """A trainer in the state of a run's newest checkpoint that is whole."""
     run = Run.open(path)
-    found = checkpoint_files(run.path / "checkpoints")
-    if not found:
+    if not checkpoint_files(run.path / "checkpoints"):
         raise DertsError(f"{path} holds no checkpoint: train it first")
     trainer = Trainer(run.config, open_data(run.config.data) if tables is None else tables)
+    _load_newest(trainer, run)
+    return trainer
+
+
+def _load_newest(trainer: Trainer, run: Run) -> Result:
+    """Bring a trainer into the state of a run's newest checkpoint, which is returned."""
+
+    def warn(line: str) -> None:
+        if trainer.group.leads:
+            print(f"derts: {line}", file=sys.stderr)
+
+    found = newest_checkpoint(run.path / "checkpoints", warn)
+    if found is None:
+        return {}
+    path, state = found
     try:
-        trainer.load_state_dict(load_checkpoint(found[-1]))
-    except (RuntimeError, ValueError, KeyError) as error:
+        trainer.load_state_dict(state)
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         shape = "×".join(map(str, trainer.images.image_shape))
         raise DertsError(
-            f"{found[-1]} does not fit this config and data (images {shape}): use those it was "
+            f"{path} does not fit this config and data (images {shape}): use those it was "
             f"trained with ({str(error).splitlines()[-1].strip()})"
         ) from None
-    return trainer
+    return state

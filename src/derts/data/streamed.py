@@ -1,0 +1,82 @@
+"""Images that do not fit beside the model: fetched batch by batch, the next one meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import torch
+
+from derts.data.table import ImageTable
+
+AHEAD = 2  # batches under way at once
+Arrived = tuple[torch.Tensor, Callable[[], None]]
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedTable(ImageTable):
+    """An ImageTable whose `gather` gives images on `target`, wherever they are held.
+
+    For a GPU they pass through pinned memory, on a stream of their own. What `prefetch` was told
+    to expect is fetched while the model computes; anything else is fetched when asked for.
+
+    >>> table = ImageTable(torch.arange(4).repeat(2, 2, 1, 1).permute(3, 0, 1, 2).byte(),
+    ...                    torch.tensor([0, 0, 1, 1]), ("cat", "dog"))
+    >>> streamed = StreamedTable.of(table, torch.device("cpu"))
+    >>> streamed.prefetch(torch.tensor([2, 3]))
+    >>> streamed.gather(torch.tensor([2, 3]))[:, 0, 0, 0]
+    tensor([2, 3], dtype=torch.uint8)
+    """
+
+    target: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    _expected: list[tuple[torch.Tensor, Future[Arrived]]] = field(default_factory=list)
+    _fetcher: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "derts"))
+
+    @staticmethod
+    def of(images: ImageTable, target: torch.device) -> StreamedTable:
+        """The same images, streamed to a device."""
+        about = (images.class_names, images.split, images.categories)
+        return StreamedTable(images.images, images.labels, *about, target)
+
+    def prefetch(self, indices: torch.Tensor) -> None:
+        self._expected.append((indices, self._fetcher.submit(self._fetch, indices)))
+        if len(self._expected) > AHEAD:  # whoever asked for it has changed their mind
+            del self._expected[0]
+
+    def gather(self, indices: torch.Tensor) -> torch.Tensor:
+        future = next(
+            (
+                found
+                for expected, found in self._expected
+                if expected.shape == indices.shape and torch.equal(expected, indices)
+            ),
+            None,
+        )
+        if future is None:
+            images, accept = self._fetch(indices)
+        else:
+            self._expected[:] = [entry for entry in self._expected if entry[1] is not future]
+            images, accept = future.result()
+        accept()
+        return images
+
+    def _fetch(self, indices: torch.Tensor) -> Arrived:
+        """The images on the target, and what to call in the thread that uses them."""
+        shape = (*indices.shape, *self.image_shape)
+        on_gpu = self.target.type == "cuda"
+        held = torch.empty(indices.numel(), *self.image_shape, dtype=torch.uint8, pin_memory=on_gpu)
+        torch.index_select(self.images, 0, indices.reshape(-1).cpu(), out=held)
+        if not on_gpu:
+            return held.to(self.target).reshape(shape), lambda: None
+        with torch.cuda.device(self.target):
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                images = held.to(self.target, non_blocking=True)
+
+        def accept() -> None:
+            using = torch.cuda.current_stream(self.target)
+            using.wait_stream(stream)
+            images.record_stream(using)
+
+        return images.reshape(shape), accept

@@ -1,0 +1,220 @@
+"""Several processes, started by torchrun, that train one learner together.
+
+Every process holds the whole learner, optimiser and strategy and draws the same tasks; each works
+on its share of them, and what they found is summed or put together. A learner's BatchNorm takes
+its statistics over the tasks of all processes, so that their number changes nothing but rounding.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from derts.errors import DertsError
+
+Value = TypeVar("Value")
+SPEAKING = 2.0  # seconds
+PATIENCE = timedelta(minutes=10)  # a process that lives but is silent for so long is given up
+
+
+class LostProcessError(DertsError):
+    """Another process of the job is gone."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The processes of a job, as one of them sees it; alone by default.
+
+    >>> Group().part(6), Group().gather(torch.ones(6), 6).sum()
+    (slice(0, 6, None), tensor(6.))
+    """
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device | None = None
+    """Where this process computes (None: nothing was said)."""
+
+    @property
+    def alone(self) -> bool:
+        return self.size == 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes the run's files."""
+        return self.rank == 0
+
+    def shares(self, count: int) -> bool:
+        """Whether `count` tasks are shared out, rather than worked on by every process."""
+        return count >= 2 * self.size
+
+    def part(self, count: int) -> slice:
+        """This process's share of `count` tasks; all of them where shares would be too small."""
+        if not self.shares(count):
+            return slice(0, count)
+        return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+    def share(self, count: int) -> float:
+        """By what to multiply a mean over `part` so that all processes' add up to the mean."""
+        part = self.part(count)
+        return (part.stop - part.start) / count if self.shares(count) else 1 / self.size
+
+    def gather(self, mine: Tensor, count: int) -> Tensor:
+        """Rows [n, …] of this process's part -> rows [count, …] of all, the same everywhere."""
+        if self.alone:
+            return mine
+        if not self.shares(count):
+            return self._on_wire(mine.detach(), lambda rows: dist.broadcast(rows, 0))
+        rows = mine.new_zeros(count, *mine.shape[1:])
+        rows[self.part(count)] = mine.detach()
+        return self._on_wire(rows, dist.all_reduce)
+
+    def collect(self, mine: Tensor) -> Tensor:
+        """Rows [n, …], as many of every process -> all of them [n × size, …], in rank order."""
+        everyone = mine.new_zeros(self.size, *mine.shape)
+        everyone[self.rank] = mine.detach()
+        return (everyone if self.alone else self._on_wire(everyone, dist.all_reduce)).flatten(0, 1)
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum over all processes; gradients flow to each of them."""
+        if self.alone:
+            return values
+        found: Tensor = _Total.apply(values, self)  # type: ignore[no-untyped-call]
+        return found
+
+    def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Replace every gradient by its sum over all processes."""
+        if self.alone:
+            return
+        gradients = [value.grad for value in parameters if value.grad is not None]
+        self.sum_tensors(gradients)
+
+    def sum_tensors(self, tensors: list[Tensor]) -> None:
+        """Replace tensors of one type by their sums over all processes, in one message."""
+        if self.alone or not tensors:
+            return
+        joined = self._on_wire(torch.cat([value.flatten() for value in tensors]), dist.all_reduce)
+        parts = joined.split([value.numel() for value in tensors])
+        with torch.no_grad():
+            for value, part in zip(tensors, parts, strict=True):
+                value.copy_(part.view_as(value))
+
+    def any(self, here: bool) -> bool:
+        """Whether it holds in any of the processes."""
+        if self.alone:
+            return here
+        return bool(self._on_wire(torch.tensor([float(here)]), dist.all_reduce).item())
+
+    def same(self, value: Value) -> Value:
+        """The leading process's value, tensors and plain values, in all of them."""
+        if self.alone:
+            return value
+        buffer = io.BytesIO()
+        torch.save(value, buffer)
+        content = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+        length = self._from_leader(torch.tensor([len(content)]))
+        if not self.leads:
+            content = torch.zeros(int(length.item()), dtype=torch.uint8)
+        received = self._from_leader(content).numpy().tobytes()
+        found: Value = torch.load(io.BytesIO(received), weights_only=True)
+        return found
+
+    def first(self, action: Callable[[], Value]) -> Value | None:
+        """Let the leading process act; where it fails, the others end too."""
+        try:
+            done = action() if self.leads else None
+        except BaseException:
+            self._from_leader(torch.tensor([0]))
+            raise
+        if not int(self._from_leader(torch.tensor([1])).item()):
+            self.let_leader_speak()
+            raise LostProcessError("process 0 failed: its message says why")
+        return done
+
+    def let_leader_speak(self) -> None:
+        """Wait a moment before ending: torchrun ends all as soon as one has, message or not."""
+        if not self.leads:
+            time.sleep(SPEAKING)
+
+    def _from_leader(self, values: Tensor) -> Tensor:
+        if self.alone:
+            return values
+        return self._on_wire(values, lambda content: dist.broadcast(content, 0)).cpu()
+
+    def _on_wire(self, values: Tensor, send: Callable[[Tensor], Any]) -> Tensor:
+        """A collective's result for a copy of `values`, back on their device."""
+        wire = values.detach().to(self.device or values.device, copy=True).contiguous()
+        try:
+            send(wire)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0][:200]
+            raise LostProcessError(
+                f"process {self.rank} of {self.size} lost contact with another one, which was "
+                f"killed or failed ({reason})"
+            ) from None
+        return wire.to(values.device)
+
+
+class _Total(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return group._on_wire(values, dist.all_reduce)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        # every process's loss depends on the sum, so every one's gradient counts
+        return ctx.group._on_wire(gradients[0], dist.all_reduce), None
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[Group]:
+    """The group that torchrun started this process in, or a group of one.
+
+    On GPUs each process takes the one of its local rank and talks through nccl, else gloo.
+    """
+    size = _number("WORLD_SIZE", 1)
+    if size == 1:
+        yield Group(device=device)
+        return
+    rank, local = _number("RANK", -1), _number("LOCAL_RANK", 0)
+    if dist.is_initialized():  # by the program that calls us
+        yield Group(dist.get_rank(), dist.get_world_size(), device)
+        return
+    if str(device) == "cuda":
+        if local >= torch.cuda.device_count():
+            raise DertsError(
+                f"{local + 1} processes on a machine with {torch.cuda.device_count()} GPUs: lower "
+                "torchrun --nproc-per-node, or pass --hardware.device cpu"
+            )
+        device = torch.device("cuda", local)
+        torch.cuda.set_device(device)
+    try:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    except (RuntimeError, ValueError) as error:
+        raise DertsError(
+            f"process {rank} of {size} cannot join the others ({str(error).splitlines()[0]}): "
+            "start them all with torchrun"
+        ) from None
+    group = Group(rank, size, device)
+    yield group
+    # not after an error: whoever is gone would be waited for; and only when nobody has anything
+    # under way, or closing the connection would abort the other's process
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, str(default))
+    if not text.lstrip("-").isdigit():
+        raise DertsError(f"the environment says {name}={text!r}, which is no number: unset it")
+    return int(text)

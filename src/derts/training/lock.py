@@ -1,0 +1,46 @@
+"""One process per run folder: a lock that ends with its owner, however that ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from derts.errors import DertsError
+from derts.runs import LOCK
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run folder, made if it is not there, against every other process.
+
+    The system drops the lock when its owner ends, killed or not; the file itself stays, because
+    removing it would let two processes lock two files of the same name.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, locked(Path(folder)), locked(Path(folder)):
+    ...     pass
+    Traceback (most recent call last):
+    derts.errors.DertsError: ... is in use by process ...: wait for it, or choose another folder
+    """
+    try:
+        import fcntl
+    except ImportError:  # a system without flock
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(handle, 32).decode("ascii", "replace").strip() or "another"
+            raise DertsError(
+                f"{folder} is in use by process {owner}: wait for it, or choose another folder"
+            ) from None
+        os.ftruncate(handle, 0)
+        os.write(handle, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        os.close(handle)

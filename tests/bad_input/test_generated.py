@@ -1,0 +1,434 @@
+"""Generated input of every kind ends in success or in one clear line: 1,500 cases.
+
+`EXAMPLES` says how many of each kind; a test adds them up.
+"""
+
+import hashlib
+import io
+import json
+import pickle
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from derts.config import TrainConfig
+from derts.config_file import read_config, to_toml
+from derts.data import ImageTable, open_store, verify_store
+from derts.data import prepare as make_store
+from derts.data.safe_pickle import load_pickle
+from derts.errors import DertsError
+from derts.runs import Run
+from derts.selection import Selection, select
+from derts.selection.filters import find_noisy
+from derts.tasks import TaskPool
+from derts.training.checkpoint import MAGIC, checkpoint_files, load_checkpoint
+from derts.training.run import open_trainer
+
+Attempt = Callable[[list[str]], tuple[int, str]]
+
+EXAMPLES = {
+    "config": 250,
+    "options": 80,
+    "folder": 80,
+    "csv": 120,
+    "pickle": 220,
+    "npz": 120,
+    "store": 150,
+    "checkpoint": 150,
+    "run folder": 40,
+    "selection": 120,
+    "matrix": 120,
+    "pool": 100,
+    "function": 150,
+}
+
+
+def generated(kind: str) -> settings:
+    return settings(
+        max_examples=EXAMPLES[kind],
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+
+
+def one_line(error: DertsError) -> None:
+    assert str(error).strip()
+    assert str(error).isprintable()
+
+
+def test_there_are_at_least_a_thousand_cases() -> None:
+    assert sum(EXAMPLES.values()) >= 1000
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+damage = st.lists(
+    st.tuples(
+        st.sampled_from(["flip", "cut", "insert", "remove", "zero"]),
+        st.floats(0, 1, exclude_max=True),
+        st.integers(0, 255),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def damaged(content: bytes, steps: list[tuple[str, float, int]]) -> bytes:
+    """The content with bytes changed, cut off, put in or taken out at a share of its length."""
+    changed = bytearray(content)
+    for kind, place, value in steps:
+        at = int(place * len(changed))
+        if kind == "cut":
+            del changed[at:]
+        elif kind == "insert":
+            changed[at:at] = bytes([value]) * (1 + value % 9)
+        elif kind == "remove":
+            del changed[at : at + 1 + value % 9]
+        elif kind == "zero":
+            changed[at : at + 8] = bytes(len(changed[at : at + 8]))
+        elif at < len(changed):
+            changed[at] ^= value or 1
+    return bytes(changed)
+
+
+KEYS = ["updates", "seed", "data", "tasks", "model", "strategy", "tasks.way", "optimiser.lr",
+        "strategy.name", "strategy.ratio", "hardware.device", "evaluation.split", "nonsense",
+        "tasks.classes", "learner.inner_lr"]  # fmt: skip
+toml_values = st.one_of(
+    st.integers().map(str),
+    st.floats().map(repr),
+    st.text(max_size=6).map(json.dumps),
+    st.sampled_from(["true", "nan", "inf", "-inf", "[]", "[1, 2]", "{}", "1979-05-27", '"derts"']),
+)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(KEYS), toml_values), max_size=4).map(
+        lambda rows: "\n".join(f"{key} = {value}" for key, value in rows).encode()
+    )
+    | damage.map(lambda steps: damaged(to_toml(TrainConfig()).encode(), steps))
+    | st.binary(max_size=40)
+)
+@generated("config")
+def test_configs(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.toml"
+        path.write_bytes(content)
+        try:
+            config = read_config(path)
+        except DertsError as error:
+            one_line(error)
+            return
+        path.write_text(to_toml(config), encoding="utf-8")
+        assert read_config(path) == config
+
+
+words = st.sampled_from(
+    ["--updates", "--tasks.way", "--tasks.noise", "--optimiser.lr", "--strategy.ratio", "--seed",
+     "--preset", "--config", "--out", "--resume", "--k", "--shot", "--size", "--workers", "--help=",
+     "train", "data", "select", "evaluate", "", "-", "--", "--=", "-h=1", "0", "-1", "nan", "1e999"]
+) | st.text(max_size=6)  # fmt: skip
+
+
+@given(
+    st.sampled_from(["train", "evaluate", "diagnose", "select", "data info", "data verify",
+                     "data prepare", "demo", "data"]),
+    st.lists(words, max_size=4),
+)  # fmt: skip
+@generated("options")
+def test_options(attempt: Attempt, in_folder: Path, command: str, given_words: list[str]) -> None:
+    where = {
+        "train": ["--data", "nowhere"],
+        "demo": ["--seeds", "0"],
+        "data prepare": ["nowhere", "store"],
+        "data": [],
+    }.get(command, ["nowhere"])
+    try:
+        attempt([*command.split(), *given_words, *where])
+    except SystemExit as stop:  # --help among the words
+        if stop.code:
+            raise
+    assert not [path for path in in_folder.rglob("*") if path.suffix in (".tmp", ".partial")]
+
+
+def image_bytes() -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (6, 6), (1, 2, 3)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+PNG = image_bytes()
+names = st.text(
+    st.characters(exclude_characters="/\0", codec="utf-8"), min_size=1, max_size=8
+).filter(lambda name: name not in (".", ".."))
+contents = st.sampled_from([PNG, b"", b"text", PNG[:20]]) | damage.map(
+    lambda steps: damaged(PNG, steps)
+)
+
+
+@given(
+    st.dictionaries(names, st.dictionaries(names, contents, max_size=3), max_size=5),
+    st.booleans(),
+)
+@generated("folder")
+def test_folders(tree: dict[str, dict[str, bytes]], skip_broken: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for name, files in tree.items():
+            (root / "in" / name).mkdir(parents=True, exist_ok=True)
+            for number, (file, content) in enumerate(files.items()):
+                (root / "in" / name / f"{number}{file}.png").write_bytes(content)
+        (root / "in").mkdir(exist_ok=True)
+        prepared_or_refused(root, skip_broken=skip_broken)
+
+
+def prepared_or_refused(root: Path, skip_broken: bool = False) -> None:
+    try:
+        make_store(root / "in", root / "out", size=8, workers=1, skip_broken=skip_broken)
+    except DertsError as error:
+        one_line(error)
+    if (root / "out").exists():
+        verify_store(root / "out")
+        open_store(root / "out")
+
+
+csv_cells = st.sampled_from(
+    ["a.png", "../secret.png", "/etc/passwd", "b.png", "", ".", "..", "images/../../secret.png",
+     "a.png\0", "a\nb.png", '"', "\u202egnp.a"]
+) | st.text(max_size=6)  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(csv_cells, csv_cells), max_size=5),
+    st.sampled_from(["filename,label\n", "filename\n", "", "label,filename\n",
+                     "\ufefffilename,label\n"]),
+    st.binary(max_size=4),
+)  # fmt: skip
+@generated("csv")
+def test_csvs(rows: list[tuple[str, str]], header: str, tail: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "in" / "images").mkdir(parents=True)
+        (root / "secret.png").write_bytes(PNG)
+        (root / "in" / "images" / "a.png").write_bytes(PNG)
+        (root / "in" / "images" / "b.png").write_bytes(PNG)
+        text = header + "".join(f"{file},{label}\n" for file, label in rows)
+        table = text.encode("utf-8", "surrogatepass") + tail
+        for split in ("train", "val", "test"):
+            (root / "in" / f"{split}.csv").write_bytes(table)
+        prepared_or_refused(root)
+
+
+WHOLE_PICKLE = pickle.dumps(
+    {
+        "image_data": np.zeros((4, 6, 6, 3), np.uint8),
+        "class_dict": {"cat": [0, 1], "dog": np.array([2, 3])},
+    },
+    protocol=4,
+)
+
+
+@given(damage.map(lambda steps: damaged(WHOLE_PICKLE, steps)) | st.binary(max_size=60))
+@generated("pickle")
+def test_pickles(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "in").mkdir()
+        path = root / "in" / "mini-imagenet-cache-train.pkl"
+        path.write_bytes(content)
+        try:
+            load_pickle(path)
+        except DertsError as error:
+            one_line(error)
+        prepared_or_refused(root)
+
+
+def jpeg_pack() -> bytes:
+    buffer = io.BytesIO()
+    offsets = np.arange(5) * len(PNG)
+    pixels = np.frombuffer(PNG * 4, np.uint8)
+    labels = np.array([0, 0, 1, 1])
+    np.savez(buffer, data=pixels, offsets=offsets, labels=labels, class_names=["cat", "dog"])
+    return buffer.getvalue()
+
+
+WHOLE_PACK = jpeg_pack()
+
+
+@given(damage)
+@generated("npz")
+def test_packs(steps: list[tuple[str, float, int]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "in").mkdir()
+        for split in ("train", "val", "test"):
+            (root / "in" / f"{split}_0.npz").write_bytes(damaged(WHOLE_PACK, steps))
+        prepared_or_refused(root)
+
+
+def change(content: Any, path: list[int], value: Any) -> Any:
+    """A copy of nested JSON with the entry that a path of numbers leads to replaced."""
+    if not path or not isinstance(content, dict | list) or not content:
+        return value
+    keys = list(content) if isinstance(content, dict) else list(range(len(content)))
+    key = keys[path[0] % len(keys)]
+    copy = dict(content) if isinstance(content, dict) else list(content)
+    copy[key] = change(content[key], path[1:], value)
+    return copy
+
+
+changes = st.tuples(st.lists(st.integers(0, 20), max_size=4), anything)
+
+
+@given(st.sampled_from(["store.json", "train.npy", "train_labels.npy"]), damage | changes)
+@generated("store")
+def test_stores(store: Path, name: str, how: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "store"
+        shutil.copytree(store, copy)
+        content = (copy / name).read_bytes()
+        if isinstance(how, tuple):
+            content = json.dumps(
+                change(json.loads((copy / "store.json").read_bytes()), *how)
+            ).encode()
+            name = "store.json"
+        else:
+            content = damaged(content, how)
+        (copy / name).write_bytes(content)
+        for read in (open_store, verify_store):
+            try:
+                read(copy)
+            except DertsError as error:
+                one_line(error)
+
+
+def with_checksum(content: bytes) -> bytes:
+    return MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n" + content
+
+
+@given(damage, st.booleans())
+@generated("checkpoint")
+def test_checkpoints(finished_run: Path, steps: list[tuple[str, float, int]], sealed: bool) -> None:
+    """Sealed: the content is damaged but its checksum fits, as an attacker would do it."""
+    whole = checkpoint_files(finished_run / "checkpoints")[-1].read_bytes()
+    content = damaged(whole.partition(b"\n")[2] if sealed else whole, steps)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "update-0000002.ckpt"
+        path.write_bytes(with_checksum(content) if sealed else content)
+        try:
+            load_checkpoint(path)
+        except DertsError as error:
+            one_line(error)
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=3), anything)
+@generated("run folder")
+def test_run_folders(
+    finished_run: Path, letters: dict[str, ImageTable], path: list[int], value: Any
+) -> None:
+    """The checkpoint's state has another value somewhere."""
+    newest = checkpoint_files(finished_run / "checkpoints")[-1]
+    state = change(load_checkpoint(newest), path, value)
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "run"
+        shutil.copytree(finished_run, copy)
+        (copy / "checkpoints" / newest.name).write_bytes(with_checksum(buffer.getvalue()))
+        try:
+            open_trainer(copy, letters)
+        except DertsError as error:
+            one_line(error)
+        (copy / "events.jsonl").write_bytes(buffer.getvalue()[:200])
+        list(Run.open(copy).events())
+
+
+WHOLE_SELECTION = select(torch.randn(12, 2, generator=torch.Generator().manual_seed(0)), 4)
+
+
+@given(damage | changes)
+@generated("selection")
+def test_selections(how: Any) -> None:
+    content = WHOLE_SELECTION.to_json().encode()
+    if isinstance(how, tuple):
+        content = json.dumps(change(json.loads(content), *how)).encode()
+    else:
+        content = damaged(content, how)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "selection.json"
+        path.write_bytes(content)
+        try:
+            found = Selection.load(path)
+            list(found.batches(torch.arange(12), 2))
+        except DertsError as error:
+            one_line(error)
+
+
+@given(damage, st.integers(-2, 15))
+@generated("matrix")
+def test_matrices(
+    attempt: Attempt, in_folder: Path, steps: list[tuple[str, float, int]], k: int
+) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, np.arange(20, dtype=np.float32).reshape(10, 2))
+    Path("g.npy").write_bytes(damaged(buffer.getvalue(), steps))
+    Path("s.json").unlink(missing_ok=True)
+    code, _ = attempt(["select", "g.npy", "--k", str(k), "--out", "s.json"])
+    assert Path("s.json").exists() == (code == 0)
+    if code == 0:
+        Selection.load("s.json")
+
+
+@given(damage)
+@generated("pool")
+def test_pools(letters: dict[str, ImageTable], steps: list[tuple[str, float, int]]) -> None:
+    pool = TaskPool.sample(letters["train"], tasks=2, way=2, shot=1, query=1, seed=0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "pool.safetensors"
+        pool.save(path)
+        path.write_bytes(damaged(path.read_bytes(), steps))
+        try:
+            repr(TaskPool.load(path))
+        except DertsError as error:
+            one_line(error)
+
+
+numbers = st.floats(width=32) | st.sampled_from([0.0, -0.0, 1e38, -1e38, 1e-45])
+shapes = st.lists(st.integers(0, 4), max_size=3)
+
+
+@given(shapes, st.lists(numbers, min_size=1, max_size=5), st.integers(-1, 6), numbers)
+@generated("function")
+def test_functions(shape: list[int], values: list[float], k: int, value: float) -> None:
+    count = int(np.prod(shape))
+    tensor = torch.tensor(values).repeat(count)[:count].reshape(shape)
+    calls: list[Any] = [
+        lambda: select(tensor, k),
+        lambda: select(tensor.numpy(), k, engine="stochastic", epsilon=value),
+        lambda: find_noisy(tensor, "automatic", reference=tensor),
+        lambda: find_noisy(tensor, "quantile", value),
+        lambda: find_noisy(tensor, "multiple", value),
+        lambda: ImageTable(tensor, torch.zeros(count).long(), ("a",)),
+        lambda: TaskPool.sample(
+            ImageTable(torch.zeros(6, 4, 4, 1).byte(), torch.arange(6) // 3, ("a", "b")),
+            tasks=k, way=k, shot=k, query=1,
+        ),
+    ]  # fmt: skip
+    for call in calls:
+        try:
+            call()
+        except DertsError as error:
+            one_line(error)

@@ -1,0 +1,201 @@
+"""Input made to do harm: it is refused, or does none."""
+
+import hashlib
+import io
+import os
+import pickle
+import socket
+import struct
+import subprocess
+import sys
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from derts.data import open_store
+from derts.data import prepare as make_store
+from derts.errors import DertsError
+from derts.training.checkpoint import MAGIC, load_checkpoint
+
+
+class Call:
+    """Pickles as a call of any function."""
+
+    def __init__(self, *reduced: Any) -> None:
+        self.reduced = reduced
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.reduced
+
+
+def tricks(marker: Path) -> dict[str, bytes]:
+    """Pickles that would touch a file if anything in them were run."""
+    import functools
+    import importlib
+    import operator
+    import shutil
+
+    touch, python = f"touch {marker}", f"open({str(marker)!r}, 'w')"
+    return {
+        "os.system": pickle.dumps(Call(os.system, (touch,))),
+        "eval": pickle.dumps(Call(eval, (python,))),
+        "exec": pickle.dumps(Call(exec, (python,))),
+        "open": pickle.dumps(Call(open, (str(marker), "w"))),
+        "Popen": pickle.dumps(Call(subprocess.Popen, (["touch", str(marker)],))),
+        "partial": pickle.dumps(Call(functools.partial, (os.system, touch))),
+        "import": pickle.dumps(Call(importlib.import_module, ("antigravity",))),
+        "getattr": pickle.dumps(Call(getattr, (os.system, "__self__"))),
+        "methodcaller": pickle.dumps(operator.methodcaller("touch")),
+        "copy": pickle.dumps(Call(shutil.copy, ("/etc/hostname", str(marker)))),
+        "Path.touch": pickle.dumps(Call(Path.touch, (marker,))),
+        "old style": f"cos\nsystem\n(S'{touch}'\ntR.".encode(),
+        "inst": f"(S'{touch}'\nios\nsystem\n.".encode(),
+        "torch.load": pickle.dumps(Call(torch.load, (str(marker),))),
+        "persistent": b"\x80\x02K\x01Q.",
+        "numpy.load": b"cnumpy\nload\n(S'x'\ntR.",
+        "socket": pickle.dumps(Call(socket.create_connection, (("127.0.0.1", 9),))),
+    }
+
+
+@pytest.mark.parametrize("trick", tricks(Path("x")))
+@pytest.mark.parametrize("form", ["zip", "plain"])
+def test_a_checkpoint_with_a_trick_and_a_right_checksum_runs_nothing(
+    form: str, trick: str, tmp_path: Path
+) -> None:
+    marker = tmp_path / "executed"
+    content = tricks(marker)[trick]
+    if form == "zip":
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr("archive/data.pkl", content)
+            archive.writestr("archive/version", "3\n")
+        content = buffer.getvalue()
+    path = tmp_path / "update-0000001.ckpt"
+    path.write_bytes(MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+    with pytest.raises(DertsError, match="damaged or not one of ours"):
+        load_checkpoint(path)
+    assert not marker.exists()
+
+
+def photos(folder: Path, classes: int = 5) -> Path:
+    for number in range(classes):
+        (folder / f"class-{number}").mkdir(parents=True)
+        for copy in range(2):
+            Image.new("RGB", (9, 9)).save(folder / f"class-{number}" / f"{copy}.png")
+    return folder
+
+
+def huge_png(side: int) -> bytes:
+    """A PNG of `side` × `side` pixels in a few kilobytes."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        checksum = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + checksum
+
+    header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    squeezed = zlib.compress(bytes(1_000_000))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", squeezed)
+
+
+@pytest.mark.parametrize("side", [20_000, 2_000_000_000])
+def test_an_image_bomb_is_named_and_not_unpacked(side: int, tmp_path: Path) -> None:
+    bomb = photos(tmp_path / "photos") / "class-2" / "bomb.png"
+    bomb.write_bytes(huge_png(side))
+    with pytest.raises(DertsError, match=r"bomb\.png.*--skip-broken"):
+        make_store(tmp_path / "photos", tmp_path / "store", size=16, workers=1)
+    make_store(tmp_path / "photos", tmp_path / "store", size=16, workers=1, skip_broken=True)
+    assert sum(map(len, open_store(tmp_path / "store").values())) == 10
+
+
+def test_loops_of_links_end(tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos")
+    (folder / "class-0" / "again").symlink_to(folder)
+    (folder / "itself").symlink_to(folder / "itself")
+    (folder / "up").symlink_to(tmp_path)
+    (folder / "class-1" / "self.png").symlink_to(folder / "class-1" / "self.png")
+    with pytest.raises(DertsError, match=r"self\.png"):
+        make_store(folder, tmp_path / "store", size=16, workers=1)
+    make_store(folder, tmp_path / "store", size=16, workers=1, skip_broken=True)
+    assert sum(map(len, open_store(tmp_path / "store").values())) == 10
+
+
+def test_a_pipe_among_the_images_does_not_hang(tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos")
+    os.mkfifo(folder / "class-1" / "pipe.png")
+    script = (
+        "import sys; from derts.cli import run;"
+        "sys.exit(run(['data', 'prepare', 'photos', 'store', '--size', '16', '--workers', '1']))"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert answer.returncode == 2
+    assert "pipe.png" in answer.stderr
+
+
+def test_names_that_a_terminal_would_obey_are_escaped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from derts.cli import run
+
+    folder = photos(tmp_path / "photos")
+    (folder / "class-1" / "a\x1b[2J\nderts: all is well\r.png").write_bytes(b"broken")
+    words = ["data", "prepare", str(folder), str(tmp_path / "store"), "--workers", "1"]
+    assert run([*words, "--size", "16"]) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if "preparing" not in line]
+    assert len(lines) == 1
+    assert lines[0].isprintable()
+    assert "\\x1b[2J" in lines[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside.png", "/etc/hostname", "sub/../../../outside.png", "link.png"]
+)
+def test_a_csv_that_names_a_path_outside_is_refused(name: str, tmp_path: Path) -> None:
+    images = tmp_path / "mini" / "images"
+    images.mkdir(parents=True)
+    Image.new("RGB", (9, 9)).save(tmp_path / "outside.png")
+    Image.new("RGB", (9, 9)).save(images / "a.png")
+    (images / "link.png").symlink_to(tmp_path / "outside.png")
+    for split in ("train", "val", "test"):
+        rows = f"filename,label\na.png,cat\n{name},dog\n"
+        (tmp_path / "mini" / f"{split}.csv").write_text(rows)
+    if name == "link.png":  # a link that the folder's owner made is their word, not the csv's
+        make_store(tmp_path / "mini", tmp_path / "store", size=16, workers=1)
+        return
+    with pytest.raises(DertsError, match=r"outside of images/"):
+        make_store(tmp_path / "mini", tmp_path / "store", size=16, workers=1)
+    assert not (tmp_path / "store").exists()
+
+
+def test_an_archive_that_names_paths_outside_writes_nothing_there(tmp_path: Path) -> None:
+    folder = tmp_path / "mini"
+    folder.mkdir()
+    buffer = io.BytesIO()
+    np.save(buffer, np.zeros(4, np.uint8))
+    for split in ("train", "val", "test"):
+        with zipfile.ZipFile(folder / f"{split}.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+            for name in ("../../evil", "/tmp/evil", "data"):
+                archive.writestr(f"{name}.npy", buffer.getvalue())
+    with pytest.raises(DertsError, match="has no array 'offsets'"):
+        make_store(folder, tmp_path / "store", size=16, workers=1)
+    assert not list(tmp_path.rglob("evil*"))
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/b", "", ".", "x\0y", "CON:", "é"])
+def test_a_store_whose_split_names_lead_elsewhere_is_refused(name: str, tmp_path: Path) -> None:
+    import json
+
+    make_store(photos(tmp_path / "photos"), tmp_path / "store", size=16, workers=1)
+    path = tmp_path / "store" / "store.json"
+    content = json.loads(path.read_text())
+    content["splits"][name] = content["splits"].pop("train")
+    path.write_text(json.dumps(content))
+    with pytest.raises(DertsError, match="is damaged"):
+        open_store(tmp_path / "store")

@@ -1,0 +1,117 @@
+"""Trains in forked children that are killed on command; run by test_kill.py.
+
+Forking after the imports makes a start cost milliseconds, so that a run can be killed many times.
+Arguments: run folder, number of kills, seed. Writes what happened to standard output as JSON.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+import derts.runs
+import derts.selection.rounds
+from derts.config import EvaluationConfig, ModelConfig, StrategyConfig, TaskConfig, TrainConfig
+from derts.data import ImageTable, glyphs
+from derts.errors import DertsError
+from derts.training import resume, train
+
+CONFIG = TrainConfig(
+    tasks=TaskConfig(shot=1, query=2, noise="tasks"),
+    model=ModelConfig(width=4),
+    evaluation=EvaluationConfig(tasks=20, query=3),
+    strategy=StrategyConfig("derts", warmup=3, pool=40, ratio=0.5),
+    updates=240,
+    meta_batch=4,
+    validate_every=8,
+    log_every=3,
+    checkpoint_every=5,
+)
+
+
+def die_in_a_checkpoint() -> None:
+    """The process is killed when half of a checkpoint is in its temporary file."""
+    whole = os.fsync
+
+    def fsync(handle: int) -> None:
+        name = os.readlink(f"/proc/self/fd/{handle}")
+        if ".ckpt." in name:
+            os.ftruncate(handle, os.fstat(handle).st_size // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        whole(handle)
+
+    derts.runs.os.fsync = fsync  # type: ignore[attr-defined]
+
+
+def die_in_a_selection() -> None:
+    """The process is killed when a round's estimates are there but its choice is not."""
+
+    def choose(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(derts.selection.rounds, "choose", choose)  # noqa: B010
+
+
+def child(folder: Path, tables: dict[str, ImageTable], plan: str) -> int:
+    """Train or resume in a fork; its process id."""
+    process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        if plan == "checkpoint":
+            die_in_a_checkpoint()
+        elif plan == "selection":
+            die_in_a_selection()
+        if (folder / "config.toml").exists():
+            resume(folder, tables=tables, quiet=True)
+        else:
+            train(CONFIG, folder, tables=tables, quiet=True)
+        code = 0
+    except DertsError as error:
+        print(error, file=sys.stderr)
+    finally:
+        os._exit(code)
+
+
+def main(folder: Path, kills: int, seed: int) -> None:
+    torch.set_num_threads(1)
+    tables = glyphs(characters=60, images_per_character=12)
+    random_source = random.Random(seed)
+    train(replace(CONFIG, updates=1), tables=tables, quiet=True)  # loads all that loads late
+    begun = child(folder.with_name("begun"), tables, "selection")
+    started = time.monotonic()
+    os.waitpid(begun, 0)
+    beginning = time.monotonic() - started
+    started = time.monotonic()
+    whole = child(folder.with_name("whole"), tables, "none")
+    assert os.waitpid(whole, 0)[1] == 0
+    taken = time.monotonic() - started
+    plans = ["checkpoint", "selection", *["moment"] * (kills - 2)]
+    random_source.shuffle(plans)
+    killed = []
+    for plan in plans:
+        process = child(folder, tables, plan)
+        if plan == "moment":
+            time.sleep(random_source.uniform(0, beginning + 0.7 * taken / kills))
+            os.kill(process, signal.SIGKILL)
+        status = os.waitpid(process, 0)[1]
+        assert os.WIFSIGNALED(status) or status == 0, f"{plan}: status {status}"
+        torn = len(list((folder / "checkpoints").glob(".*.tmp")))
+        updates = [int(path.stem[7:]) for path in (folder / "checkpoints").glob("*.ckpt")]
+        killed.append([plan, os.WIFSIGNALED(status), max(updates, default=0), torn])
+        if status == 0:
+            break
+    else:
+        assert os.waitpid(child(folder, tables, "none"), 0)[1] == 0
+    print(json.dumps(killed))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

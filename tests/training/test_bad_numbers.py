@@ -1,0 +1,184 @@
+"""Losses and gradients that are not finite."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from derts.config import (
+    EvaluationConfig,
+    LearnerConfig,
+    ModelConfig,
+    StrategyConfig,
+    TaskConfig,
+    TrainConfig,
+)
+from derts.data import ImageTable
+from derts.errors import DertsError
+from derts.gradients import PoolEstimate
+from derts.learners.base import Learner
+from derts.runs import Run
+from derts.selection import choice, rounds
+from derts.tasks import TaskPool
+from derts.training import Trainer, resume, train
+from derts.training.bad_numbers import GuardedStep
+
+Tables = dict[str, ImageTable]
+
+SMALL = TrainConfig(
+    tasks=TaskConfig(shot=1, query=2),
+    model=ModelConfig(width=4),
+    learner=LearnerConfig("anil"),
+    evaluation=EvaluationConfig(tasks=20, query=3),
+    updates=30,
+    meta_batch=3,
+    log_every=7,
+    checkpoint_every=10,
+)
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, bad: set[int], kind: str, task: int = 1) -> None:
+    """Let the outer loss, or only its gradient, be not finite in some updates of a Trainer."""
+    whole = Learner.forward_tasks
+    update = -1
+
+    def forward_tasks(self: Learner[Any], images: ImageTable, pool: TaskPool) -> Any:
+        losses, accuracies = whole(self, images, pool)
+        if self.training:
+            nonlocal update
+            update += 1
+            if update in bad:
+                wrong = torch.zeros_like(losses)
+                wrong[task] = math.inf
+                # sqrt at 0 has an infinite slope and a finite value
+                steep = (losses[task] - losses[task].detach()).abs().sqrt()
+                losses = losses + (wrong if kind == "loss" else steep)
+                for value in self.buffers():
+                    if value.is_floating_point():
+                        value.data.fill_(math.nan)  # not seen by autograd
+        return losses, accuracies
+
+    monkeypatch.setattr(Learner, "forward_tasks", forward_tasks)
+
+
+def parameters(trainer: Trainer) -> list[torch.Tensor]:
+    return [value.clone() for value in trainer.learner.state_dict().values() if value.ndim]
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["read", "on-the-device"])
+@pytest.mark.parametrize("kind", ["loss", "gradient"])
+def test_a_bad_update_leaves_model_optimiser_and_statistics_alone(
+    kind: str, fused: bool, letters: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil(monkeypatch, {3}, kind)
+    events: list[dict[str, Any]] = []
+    trainer = Trainer(SMALL, letters, events.append)
+    if fused:  # what a GPU uses; the masked path must not read the answer
+        trainer.optimiser = torch.optim.AdamW(trainer.learner.parameters(), lr=0.005, fused=True)
+        trainer.guard = GuardedStep(trainer.learner, trainer.optimiser)
+        assert trainer.guard.fused
+    trainer.train(3)
+    before, states = parameters(trainer), trainer.optimiser.state_dict()["state"]
+    moments = [value.clone() for state in states.values() for value in state.values()]
+    trainer.step()
+    assert all(torch.equal(*pair) for pair in zip(before, parameters(trainer), strict=True))
+    after = [value for state in trainer.optimiser.state_dict()["state"].values()
+             for value in state.values()]  # fmt: skip
+    assert all(torch.equal(*pair) for pair in zip(moments, after, strict=True))
+    trainer.step()
+    assert not torch.equal(before[0], parameters(trainer)[0])
+    assert all(bool(value.isfinite().all()) for value in parameters(trainer))
+
+
+@pytest.mark.parametrize("strategy", ["random", "us", "ats", "derts"])
+def test_bad_updates_are_counted_and_training_goes_on(
+    strategy: str, letters: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil(monkeypatch, {0, 4, 5, 12}, "loss")
+    events: list[dict[str, Any]] = []
+    config = replace(SMALL, strategy=StrategyConfig(strategy, warmup=3, pool=12, ratio=0.5))  # type: ignore[arg-type]
+    Trainer(config, letters, events.append).train()
+    assert [event["update"] for event in events if event["event"] == "skipped"] == [1, 5, 6, 13]
+    windows = [event for event in events if event["event"] == "update"]
+    assert [event["skipped"] for event in windows] == [3, 4, 4, 4, 4]
+    assert all(math.isfinite(event["loss"]) for event in windows)
+
+
+def test_ten_in_a_row_stop_with_cause_and_tasks(
+    tmp_path: Path, letters: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil(monkeypatch, {2, *range(8, 18)}, "loss", task=2)
+    with pytest.raises(DertsError) as stop:
+        train(SMALL, tmp_path / "run", tables=letters, quiet=True)
+    said = str(stop.value)
+    assert "10 updates in a row, up to update 18: lower --learner.inner-lr (now 0.5)" in said
+    assert "1 of its tasks" in said
+    kept = TaskPool.load(tmp_path / "run" / "bad-tasks.safetensors")
+    skipped = [event["update"] for event in Run.open(tmp_path / "run").events()
+               if event["event"] == "skipped"]  # fmt: skip
+    assert skipped == [3, *range(9, 19)]
+    monkeypatch.undo()
+    drawn = Trainer(SMALL, letters).draw(3, "batch", 17)
+    assert torch.equal(kept.support, drawn[2:].support)
+    assert resume(tmp_path / "run", tables=letters, quiet=True)["updates"] == 30
+
+
+def test_nine_in_a_row_do_not_stop(letters: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(monkeypatch, set(range(6, 15)), "gradient")
+    trainer = Trainer(SMALL, letters)
+    trainer.train()
+    assert trainer.streak.skipped == 9
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "cause"),
+    [("protonet", 0, "parameters are not finite"), ("anil", 1, "features are not finite")],
+)
+def test_the_cause_is_named(name: str, where: int, cause: str, letters: Tables) -> None:
+    config = replace(SMALL, learner=LearnerConfig(name))  # type: ignore[arg-type]
+    trainer = Trainer(config, letters)
+    with torch.no_grad():
+        weight = next(trainer.learner.backbone.parameters())
+        weight.mul_(math.nan if where == 0 else 1e38)
+    with pytest.raises(DertsError, match=cause):
+        trainer.train()
+
+
+def estimate(gradients: torch.Tensor, losses: torch.Tensor) -> PoolEstimate:
+    return PoolEstimate({"logit": gradients}, losses, losses, losses)
+
+
+def test_tasks_with_bad_estimates_are_left_out_and_counted() -> None:
+    gradients, losses = torch.randn(20, 3), torch.rand(20)
+    gradients[3, 1], gradients[7], losses[11] = math.nan, math.inf, math.inf
+    config = StrategyConfig("derts", ratio=1.0, drop_score="none")
+    from derts.selection.derts import pick_facilities
+
+    found = choice.choose(config, estimate(gradients, losses), 4, (0,), pick_facilities)
+    assert sorted(found.kept.tolist()) == [n for n in range(20) if n not in (3, 7, 11)]
+    assert found.record()["not_finite"] == 3
+    nothing = estimate(gradients * math.nan, losses)
+    with pytest.raises(DertsError, match="none of a round's 20 tasks has finite numbers: lower"):
+        choice.choose(config, nothing, 4, (0,), pick_facilities)
+
+
+def test_a_round_records_how_many_tasks_overflowed(
+    tmp_path: Path, letters: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = rounds.estimate_pool  # type: ignore[attr-defined]
+
+    def overflowing(*arguments: Any, **options: Any) -> PoolEstimate:
+        found: PoolEstimate = whole(*arguments, **options)
+        found.gradients["logit"][:2] = math.nan
+        return found
+
+    monkeypatch.setattr(rounds, "estimate_pool", overflowing)
+    strategy = StrategyConfig("derts", warmup=1, pool=12, ratio=0.5)
+    train(replace(SMALL, updates=4, strategy=strategy), tmp_path / "run", tables=letters)
+    lines = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines if '"round"' in line]
+    assert {event["not_finite"] for event in found} == {2}
