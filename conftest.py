@@ -3,7 +3,7 @@
 import importlib.util
 from pathlib import Path
 
-KERNELS = ("pixels", "norm_pool", "inner_products", "greedy")
+KERNELS = ("pixels", "norm_pool", "inner_products", "greedy", "residual")
 collect_ignore = (
     []
     if importlib.util.find_spec("triton")

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from derts.kernels import usable_on
 from derts.kernels.operations import FusedOperations, PlainOperations
+from derts.kernels.residual_operations import FusedResidual, Norm, PlainResidual
 from derts.runs import code_version, machine
 from derts.selection.facility_device import DeviceDistances, greedy_without_waiting
 
@@ -148,6 +149,46 @@ def norm_pool() -> list[Row]:
     return found
 
 
+def residual() -> list[Row]:
+    """ResNet-12's BatchNorm with leaky ReLU, and the ends of its blocks."""
+    found, plain, fused = [], PlainResidual(), FusedResidual()
+    for channels, size in ((64, 84), (128, 42), (256, 21), (512, 10)):
+        parts = [random(32, channels, size, size) for _ in range(2)]
+        weights = [random(channels).requires_grad_() for _ in range(4)]
+        norms = [
+            Norm(weight, bias, *plain.moments(part), 1e-5, True)
+            for part, weight, bias in zip(parts, weights[::2], weights[1::2], strict=True)
+        ]
+        last = torch.channels_last
+        ours = [part.bfloat16().to(memory_format=last).requires_grad_() for part in parts]
+        theirs = [part.clone().requires_grad_() for part in parts]
+        apart, times = [], []
+        for calls in (
+            (
+                lambda o=ours, n=norms: fused.norm_leaky(o[0], n[0], 0.1),  # type: ignore[misc]
+                lambda t=theirs, n=norms: plain.norm_leaky(t[0], n[0], 0.1),  # type: ignore[misc]
+            ),
+            (
+                lambda o=ours, n=norms: fused.join(o[0], n[0], o[1], n[1], 0.1),  # type: ignore[misc]
+                lambda t=theirs, n=norms: plain.join(t[0], n[0], t[1], n[1], 0.1),  # type: ignore[misc]
+            ),
+        ):
+            made, expected = (call() for call in calls)
+            upstream = random(*expected.shape)
+            used = slice(None) if made.shape != ours[0].shape else slice(1)
+            to_ours = torch.autograd.grad((made.float() * upstream).sum(), ours[used])
+            to_theirs = torch.autograd.grad((expected * upstream).sum(), theirs[used])
+            differences = [difference(a, b) for a, b in zip(to_ours, to_theirs, strict=True)]
+            apart.append(max(difference(made, expected), *differences))
+            times.append(milliseconds(calls[0]))
+        shape = f"{channels} × {size}×{size}, 32 images"
+        found += [
+            row(f"BatchNorm, leaky ReLU and their backward, {shape}", apart[0], STORED, times[0]),
+            row(f"end of a block and its backward, {shape}", apart[1], STORED, times[1]),
+        ]
+    return found
+
+
 def pool_kernels() -> list[Row]:
     """Inner products and greedy selection of a pool of 3,200 tasks."""
     from derts.kernels.greedy import greedy
@@ -180,7 +221,7 @@ def main() -> None:
         sys.exit("the kernels need an NVIDIA GPU and Triton; the plain path is tested everywhere")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.manual_seed(0)
-    found = first_block() + norm_pool() + pool_kernels()
+    found = first_block() + norm_pool() + residual() + pool_kernels()
     if options.out is not None:
         about = {"machine": machine("cuda"), "code": code_version()}
         options.out.write_text(json.dumps({**about, "results": found}, indent=1) + "\n")

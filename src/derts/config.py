@@ -157,7 +157,7 @@ class HardwareConfig:
     compile: bool = False
     """torch.compile the backbone: pays off after about a minute of training on a GPU."""
     fused: bool = True
-    """Run cnn4 by hand-written kernels where they can run (NVIDIA GPU, bfloat16) instead."""
+    """Use hand-written kernels where they can run (NVIDIA GPU, bfloat16) instead of compiling."""
     image_memory_gib: float = 0.0
     """Memory of the device for training images; larger data is streamed (0: half of what is
     free on a GPU, no limit elsewhere)."""

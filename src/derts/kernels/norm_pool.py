@@ -121,7 +121,8 @@ def moments(values: Tensor) -> tuple[Tensor, Tensor]:
     channels, rows = values.shape[-1], values.numel() // values.shape[-1]
     programs = _programs(values, rows)
     partial = torch.empty(programs, 2, channels, device=values.device)
-    _sums[(programs,)](values, partial, rows, CHANNELS=channels, BLOCK=32, num_warps=8)
+    block = max(1, 2048 // channels)
+    _sums[(programs,)](values, partial, rows, CHANNELS=channels, BLOCK=block, num_warps=8)
     mean, square = partial.sum(0, dtype=torch.float64) / rows
     return mean.float(), (square - mean.square()).clamp(min=0).float()
 

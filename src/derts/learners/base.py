@@ -13,9 +13,11 @@ from torch import nn
 
 from derts.data.table import ImageTable
 from derts.kernels.operations import PIXEL_MEAN, PIXEL_SCALE, FusedOperations
+from derts.kernels.residual_operations import FusedResidual
 from derts.learners.trust import Trust
 from derts.models.batch_norm import set_groups
 from derts.models.fused_cnn4 import can_fuse, fused_features
+from derts.models.fused_resnet12 import can_fuse_resnet12, fused_resnet12_features
 from derts.tasks.pool import TaskPool
 from derts.transfer import send
 
@@ -79,11 +81,15 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         """uint8 [n, height, width, channels] -> features [n, dim]; what torch.compile compiles."""
         if self.fused and can_fuse(self.backbone, images.shape[1:]):
             return fused_features(self.backbone, images, FusedOperations()).to(self.dtype)
+        if self.fused and can_fuse_resnet12(self.backbone, images.shape[1:]):
+            operations, kind = FusedResidual(), torch.bfloat16
+            features = fused_resnet12_features(self.backbone, images, operations, kind)
+            return features.to(self.dtype)
         with torch.autocast(
             images.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16
         ):
-            features: torch.Tensor = self.backbone(self.normalise(images))
-        return features.to(self.dtype)
+            plain: torch.Tensor = self.backbone(self.normalise(images))
+        return plain.to(self.dtype)
 
     def features(self, images: torch.Tensor) -> torch.Tensor:
         """uint8 [T, n, height, width, channels] -> features [T, n, dim]."""
@@ -104,7 +110,10 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         self._compiled, self._compiled_tasks = torch.compile(self.embed, dynamic=False), tasks
 
     def captures_on(self, images: ImageTable) -> bool:
-        """Whether updates on these images can be recorded as CUDA graphs: all is on the GPU."""
+        """Whether to record updates on these images as CUDA graphs: all is on the GPU.
+
+        Not a ResNet-12, which keeps a GPU busy as it is and whose activations are held twice then.
+        """
         on_gpu = self.fused and images.device == self.device
         return on_gpu and self.embeds and can_fuse(self.backbone, images.image_shape)
 

@@ -60,9 +60,9 @@ def _first_block(block: ConvBlock, images: Tensor, operations: Operations) -> Te
         filters = weight.flatten(1)
         mean = filters @ patch_mean.to(weight.dtype)
         variance = ((filters @ spread) * filters).sum(1)
-        _remember(norm, mean.detach(), variance.detach(), count)
+        remember(norm, mean.detach(), variance.detach(), count)
     else:
-        mean, variance = _remembered(norm)
+        mean, variance = remembered(norm)
     scale = norm.weight * torch.rsqrt(variance + norm.eps)
     folded = weight * scale[:, None, None, None]
     return operations.conv_relu_pool(prepared, folded, norm.bias - mean * scale)
@@ -71,24 +71,25 @@ def _first_block(block: ConvBlock, images: Tensor, operations: Operations) -> Te
 def _block(norm: BatchNorm, values: Tensor, operations: Operations) -> Tensor:
     if norm.training:
         mean, variance = operations.moments(values)
-        _remember(norm, mean, variance, values.numel() // values.shape[1])
+        remember(norm, mean, variance, values.numel() // values.shape[1])
     else:
-        mean, variance = _remembered(norm)
+        mean, variance = remembered(norm)
     return operations.norm_relu_pool(
         values, norm.weight, norm.bias, mean, variance, norm.eps, norm.training
     )
 
 
-def _remembered(norm: BatchNorm) -> tuple[Tensor, Tensor]:
+def remembered(norm: BatchNorm) -> tuple[Tensor, Tensor]:
+    """Running mean and variance."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     return norm.running_mean, norm.running_var
 
 
 @torch.no_grad()
-def _remember(norm: BatchNorm, mean: Tensor, variance: Tensor, count: int) -> None:
+def remember(norm: BatchNorm, mean: Tensor, variance: Tensor, count: int) -> None:
     """Running statistics move as nn.BatchNorm2d moves them."""
-    running_mean, running_variance = _remembered(norm)
+    running_mean, running_variance = remembered(norm)
     momentum = norm.momentum or 0.1
     running_mean.lerp_(mean.to(running_mean.dtype), momentum)
     unbiased = variance * (count / max(count - 1, 1))

@@ -12,7 +12,7 @@ from derts.data.table import ImageTable
 from derts.errors import DertsError
 from derts.kernels import usable_on
 from derts.learners.base import Learner
-from derts.models import CNN4
+from derts.models import CNN4, ResNet12
 
 
 def choose_device(hardware: HardwareConfig) -> torch.device:
@@ -45,7 +45,7 @@ def place_learner(learner: Learner[Any], config: TrainConfig, device: torch.devi
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True
     learner.fused = hardware.fused and hardware.precision == "bfloat16" and usable_on(device)
-    by_kernels = learner.fused and isinstance(learner.backbone, CNN4)
+    by_kernels = learner.fused and isinstance(learner.backbone, CNN4 | ResNet12)
     # trying out algorithms pays for batches of one size; pools and candidates come in any
     torch.backends.cudnn.benchmark = not by_kernels
     if hardware.compile and learner.embeds and not by_kernels:
