@@ -15,6 +15,7 @@ import json
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -163,24 +164,22 @@ def residual() -> list[Row]:
         ours = [part.bfloat16().to(memory_format=last).requires_grad_() for part in parts]
         theirs = [part.clone().requires_grad_() for part in parts]
         apart, times = [], []
-        for calls in (
+        one = (norms[0], 0.1)
+        for mine, other in (
+            (partial(fused.norm_leaky, ours[0], *one), partial(plain.norm_leaky, theirs[0], *one)),
             (
-                lambda o=ours, n=norms: fused.norm_leaky(o[0], n[0], 0.1),  # type: ignore[misc]
-                lambda t=theirs, n=norms: plain.norm_leaky(t[0], n[0], 0.1),  # type: ignore[misc]
-            ),
-            (
-                lambda o=ours, n=norms: fused.join(o[0], n[0], o[1], n[1], 0.1),  # type: ignore[misc]
-                lambda t=theirs, n=norms: plain.join(t[0], n[0], t[1], n[1], 0.1),  # type: ignore[misc]
+                partial(fused.join, ours[0], norms[0], ours[1], norms[1], 0.1),
+                partial(plain.join, theirs[0], norms[0], theirs[1], norms[1], 0.1),
             ),
         ):
-            made, expected = (call() for call in calls)
+            made, expected = mine(), other()
             upstream = random(*expected.shape)
             used = slice(None) if made.shape != ours[0].shape else slice(1)
             to_ours = torch.autograd.grad((made.float() * upstream).sum(), ours[used])
             to_theirs = torch.autograd.grad((expected * upstream).sum(), theirs[used])
             differences = [difference(a, b) for a, b in zip(to_ours, to_theirs, strict=True)]
             apart.append(max(difference(made, expected), *differences))
-            times.append(milliseconds(calls[0]))
+            times.append(milliseconds(mine))
         shape = f"{channels} × {size}×{size}, 32 images"
         found += [
             row(f"BatchNorm, leaky ReLU and their backward, {shape}", apart[0], STORED, times[0]),
