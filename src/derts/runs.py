@@ -107,7 +107,7 @@ class Run:
         for log in self.path.glob("*.jsonl"):
             if (length := positions.get(log.name, 0)) < log.stat().st_size:
                 os.truncate(log, length)
-        for leftover in (*self.path.glob(".*.tmp"), *self.path.glob("checkpoints/.*.tmp")):
+        for leftover in (*self.path.glob(".*.tmp"), *self.path.glob("*/.*.tmp")):
             leftover.unlink(missing_ok=True)
 
     def keep_round(self, record: RoundRecord) -> None:
