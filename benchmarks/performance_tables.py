@@ -138,8 +138,8 @@ def strategy_rows() -> Rows:
     """Every strategy's accuracy and cost with ANIL, noisy and clean."""
     found = Comparison(read("strategies-h200.json")["runs"])
     rows: Rows = [
-        ("strategy", "noisy tasks", "− random", "clean tasks", "− random", "ms per update",
-         "of it selection")
+        ("strategy", "noisy tasks", "− random", "wrong labels trained on", "clean tasks",
+         "− random", "ms per update", "of it selection")
     ]  # fmt: skip
     for name in [name for name in found.variants if not name.endswith("clean")]:
         cells = []
@@ -148,6 +148,9 @@ def strategy_rows() -> Rows:
             same = name == "random"
             difference = found.difference(name + suffix, "random" + suffix)
             cells.append("" if same else difference.shown("+"))
+            if not suffix:
+                wrong = found.mean(name, lambda result: result["noise"]["kept"])
+                cells.append("" if wrong is None else f"{100 * wrong:.1f}%")
         clean = f"{name} clean"
         time = found.mean(clean, lambda result: result["ms_per_update"]) or 0.0
         share = found.mean(clean, lambda result: result["selection_share"]) or 0.0
