@@ -125,7 +125,7 @@ class StrategyConfig:
     drop_value: float = 1.25
     """derts: the multiple, or the share to drop."""
     doubt: Literal["none", "posterior"] = "none"
-    """Inside tasks: weigh query images by the probability that their label is right."""
+    """Inside tasks: train on what a query image's label probably is, given label and model."""
     drop_when: Literal["before", "after"] = "before"
     """derts: drop noisy tasks before or after selecting."""
 

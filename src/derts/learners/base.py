@@ -177,9 +177,7 @@ def query_losses(
     logits: torch.Tensor, labels: torch.Tensor, trust: Trust | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits [T, Q, way], labels [T, Q] -> mean cross-entropy [T] and accuracy [T] per task."""
-    each = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
-    if trust is not None:
-        each = each * trust.weights(torch.exp(-each.detach())).to(each.dtype)
-    losses = each.mean(1)
+    targets = labels if trust is None else trust.targets(logits, labels).transpose(1, 2)
+    losses = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none").mean(1)
     accuracies = (logits.detach().argmax(-1) == labels).to(losses.dtype).mean(1)
     return losses, accuracies

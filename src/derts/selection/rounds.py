@@ -11,7 +11,7 @@ import torch
 from derts.config import StrategyConfig
 from derts.errors import DertsError
 from derts.gradients import PoolEstimate, estimate_pool, usable_estimates, with_random_labels
-from derts.learners.trust import Trust, find_trust
+from derts.learners.trust import Trust, share_of_wrong_labels
 from derts.selection.choice import Choice, Pick, Seed, choose, needs_reference
 from derts.selection.record import RoundRecord
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
@@ -43,8 +43,8 @@ class PoolTasks(Strategy):
         self.position = 0
         self.batches: list[torch.Tensor] = []
         self.weights = torch.zeros(0)
-        self.trust: torch.Tensor | None = None  # of a run that is resumed
-        self.table: torch.Tensor | None = None
+        self.wrong_labels = 0.0
+        self._resumed = False
         self._pool: TaskPool | None = None
         self._ahead: Future[Drawn] | None = None
         self._drawer = ThreadPoolExecutor(1, "derts-draw")
@@ -62,9 +62,9 @@ class PoolTasks(Strategy):
     def next_batch(self, context: Context) -> MetaBatch:
         if context.update < self.config.warmup:
             return MetaBatch(context.draw(context.meta_batch, "batch", context.update))
-        if self.trust is not None and context.learner.trust is not None:
-            context.learner.trust.table.copy_(self.trust)
-            self.trust = None
+        if self._resumed and context.learner.trust is not None:
+            context.learner.trust.noise.fill_(self.wrong_labels)
+        self._resumed = False
         if self.position == len(self.batches):
             self._start_round(context)
         if self._pool is None:  # a resumed run: the pool is drawn again from its seed
@@ -86,14 +86,14 @@ class PoolTasks(Strategy):
             "position": self.position,
             "batches": list(self.batches),
             "weights": self.weights,
-            **({} if self.table is None else {"trust": self.table}),
+            "wrong_labels": self.wrong_labels,
         }
 
     def load_state_dict(self, state: State) -> None:
         if "round" in state:  # the state of another strategy's warm-up has none
             self.round, self.position = state["round"], state["position"]
             self.batches, self.weights = list(state["batches"]), state["weights"]
-            self.trust = self.table = state.get("trust")
+            self.wrong_labels, self._resumed = state.get("wrong_labels", 0.0), True
             self._pool = self._ahead = None
 
     def _start_round(self, context: Context) -> None:
@@ -152,10 +152,10 @@ class PoolTasks(Strategy):
             return {}
         kept = ~choice.drop.to(estimate.probabilities.device)
         labels = send(pool.query_labels, kept.device)[kept]
-        table, share = find_trust(estimate.probabilities[kept], labels)
-        self.table = context.group.same(table.cpu())
-        context.learner.trust.table.copy_(self.table)
-        return {"labels_look_wrong": round(share, 6)}
+        share = share_of_wrong_labels(estimate.probabilities[kept], labels)
+        self.wrong_labels = context.group.same(share)
+        context.learner.trust.noise.fill_(self.wrong_labels)
+        return {"labels_look_wrong": round(self.wrong_labels, 6)}
 
     def _drawn(self, context: Context) -> Drawn:
         """This round's pool, drawn while the last round trained; then start on the next one."""
