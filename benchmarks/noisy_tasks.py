@@ -39,6 +39,7 @@ VARIANTS: dict[str, Values] = {
     "random": {"strategy": {"name": "random"}},
     "paper": PRESETS["paper-noisy"],
     "derts": derts(),
+    "derts-bank": derts(bank=True),
     "derts-few-images": derts(pool_images=9600),
     "derts-fewer-images": derts(pool_images=6400),
     "derts-uniform": derts(engine="uniform"),

@@ -104,6 +104,8 @@ class StrategyConfig:
     """derts: tasks that are drawn and scored per round."""
     pool_images: int = 0
     """Different images that a pool is drawn from: fewer to embed per round (0: all there are)."""
+    bank: bool = False
+    """Score pools by features that the last round's updates left, embedding only other images."""
     ratio: float = 0.3
     """derts: share of the pool that is selected."""
     estimate: Literal["logit-theta", "logit", "last-layer", "feature", "error-profile"] = "logit"

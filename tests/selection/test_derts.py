@@ -1,5 +1,6 @@
 """The strategy in the trainer."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from derts.config import (
 from derts.config_file import apply_presets
 from derts.data import ImageTable
 from derts.errors import DertsError
+from derts.gradients import estimate_pool
+from derts.learners.embedding import embed_images, evaluation_mode
 from derts.training import Trainer
 
 Tables = dict[str, ImageTable]
@@ -125,3 +128,46 @@ def test_a_comparison_shares_the_warm_up_and_pairs_seeds(tmp_path: Path, letters
     for result in found.results:
         assert 0 <= result["selection_share"] < 1
         assert (result["rounds"] > 0) == (result["variant"] != "random")
+
+
+@pytest.mark.parametrize("name", ["protonet", "anil"])
+def test_a_bank_scores_pools_by_what_updates_left(name: str, letters: Tables) -> None:
+    strategy = replace(SMALL.strategy, bank=True)
+    config = replace(SMALL, learner=LearnerConfig(name), strategy=strategy)  # type: ignore[arg-type]
+    trainer = Trainer(config, letters)
+    bank = trainer.learner.bank
+    assert bank is not None
+    trainer.train(4)  # warm-up, first round, its first update
+    assert 0 < int(bank.fresh.sum()) <= 4 * 25
+    used = bank.fresh.nonzero().squeeze(1)
+    left = bank.features[used].clone()
+    pool = trainer.draw(30, "look", 0)
+    named = torch.cat((pool.support, pool.query), 1)
+    estimate_pool(trainer.learner, trainer.images, pool)
+    assert bool(bank.fresh[named].all())
+    assert torch.equal(bank.features[used], left)
+    with evaluation_mode(trainer.learner):
+        others = torch.tensor(sorted(set(named.flatten().tolist()) - set(used.tolist())))
+        fresh = embed_images(trainer.learner, trainer.images, others)
+    torch.testing.assert_close(bank.features[others], fresh)
+    trainer.train()
+    assert trainer.update == config.updates
+
+
+def test_a_bank_is_part_of_a_runs_state(letters: Tables) -> None:
+    config = replace(SMALL, strategy=replace(SMALL.strategy, bank=True))
+    whole, first, second = (Trainer(config, letters) for _ in range(3))
+    whole.train()
+    first.train(6)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    second.train()
+    for name, value in whole.learner.state_dict().items():
+        assert torch.equal(second.learner.state_dict()[name], value), name
+
+
+@pytest.mark.parametrize("changes", [{"learner": LearnerConfig("maml")}, {"estimate": "feature"}])
+def test_a_bank_that_cannot_work_is_refused(changes: dict[str, Any], letters: Tables) -> None:
+    estimate = changes.pop("estimate", "logit")
+    strategy = replace(SMALL.strategy, bank=True, estimate=estimate)
+    with pytest.raises(DertsError, match=r"--strategy\.bank needs anil or protonet"):
+        Trainer(replace(SMALL, strategy=strategy, **changes), letters)

@@ -14,6 +14,7 @@ from torch import nn
 from derts.data.table import ImageTable
 from derts.kernels.operations import PIXEL_MEAN, PIXEL_SCALE, FusedOperations
 from derts.kernels.residual_operations import FusedResidual
+from derts.learners.bank import FeatureBank
 from derts.learners.trust import Trust
 from derts.models.batch_norm import set_groups
 from derts.models.fused_cnn4 import can_fuse, fused_features
@@ -58,6 +59,7 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         self.channels_last = True
         self.fused = False
         self.trust: Trust | None = None
+        self.bank: FeatureBank | None = None
         self._compiled: Callable[[torch.Tensor], torch.Tensor] | None = None
         self._compiled_tasks = 0
 
@@ -150,6 +152,8 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         """Query losses [T] with graph, and accuracies [T], of the tasks of a meta-batch."""
         indices = torch.cat((pool.support, pool.query), 1)
         features = self.features(images.gather(indices))
+        if self.bank is not None and self.training:
+            self.bank.keep(send(indices, self.device), features)
         support, query = features.tensor_split([pool.support.shape[1]], 1)
         adapted = self.adapt(support, send(pool.support_labels, self.device))
         labels = send(pool.query_labels, self.device)

@@ -10,7 +10,14 @@ import torch
 
 from derts.config import StrategyConfig
 from derts.errors import DertsError
-from derts.gradients import PoolEstimate, estimate_pool, usable_estimates, with_random_labels
+from derts.gradients import (
+    NEED_FEATURES,
+    PoolEstimate,
+    estimate_pool,
+    usable_estimates,
+    with_random_labels,
+)
+from derts.learners.bank import FeatureBank
 from derts.learners.trust import Trust, share_of_wrong_labels
 from derts.selection.choice import Choice, Pick, Seed, choose, needs_reference
 from derts.selection.record import RoundRecord
@@ -44,6 +51,7 @@ class PoolTasks(Strategy):
         self.batches: list[torch.Tensor] = []
         self.weights = torch.zeros(0)
         self.wrong_labels = 0.0
+        self.bank: FeatureBank | None = None
         self._resumed = False
         self._pool: TaskPool | None = None
         self._ahead: Future[Drawn] | None = None
@@ -52,12 +60,27 @@ class PoolTasks(Strategy):
     def check(self, context: Context) -> None:
         if self.config.doubt == "posterior":
             context.learner.trust = Trust(context.learner.device)
+        if self.config.bank:
+            self.bank = self._make_bank(context)
         possible = usable_estimates(context.learner)
         if self.config.estimate not in possible:
             raise DertsError(
                 f"{type(context.learner).__name__} has no estimate {self.config.estimate!r}: "
                 f"choose --strategy.estimate from {', '.join(possible)}"
             )
+
+    def _make_bank(self, context: Context) -> FeatureBank:
+        learner, estimate = context.learner, self.config.estimate
+        if not learner.by_products or estimate in NEED_FEATURES or not context.group.alone:
+            raise DertsError(
+                "--strategy.bank needs anil or protonet, an estimate that is made of logits, and "
+                "one process: leave it out"
+            )
+        dtype = learner.dtype if learner.precision == torch.float32 else learner.precision
+        dim = int(learner.backbone.dim)  # type: ignore[arg-type]
+        bank = FeatureBank(context.images, dim, dtype, learner.device)
+        learner.bank = bank
+        return bank
 
     def next_batch(self, context: Context) -> MetaBatch:
         if context.update < self.config.warmup:
@@ -87,12 +110,15 @@ class PoolTasks(Strategy):
             "batches": list(self.batches),
             "weights": self.weights,
             "wrong_labels": self.wrong_labels,
+            "bank": None if self.bank is None else self.bank.state_dict(),
         }
 
     def load_state_dict(self, state: State) -> None:
         if "round" in state:  # the state of another strategy's warm-up has none
             self.round, self.position = state["round"], state["position"]
             self.batches, self.weights = list(state["batches"]), state["weights"]
+            if self.bank is not None and state.get("bank") is not None:
+                self.bank.load_state_dict(state["bank"])
             self.wrong_labels, self._resumed = state.get("wrong_labels", 0.0), True
             self._pool = self._ahead = None
 
@@ -102,6 +128,8 @@ class PoolTasks(Strategy):
         before = dict(clock.seconds)
         with clock.phase("pool"):
             pool, wrong, reference = self._drawn(context)
+        if self.bank is not None and self.round == 0:
+            self.bank.expire()  # it holds the whole warm-up
         estimate = estimate_pool(
             context.learner,
             context.images,
@@ -113,6 +141,8 @@ class PoolTasks(Strategy):
             only=context.group.part(len(pool)),
         ).gathered(context.group, len(pool))
         on_gpu = context.learner.device.type == "cuda"
+        if self.bank is not None:
+            self.bank.expire()
         with clock.phase("selecting"), one_thread() if on_gpu else nullcontext():
             seed: Seed = (context.seed, "round", self.round)
             choice = choose(config, estimate, context.meta_batch, seed, self.pick, context.group)
