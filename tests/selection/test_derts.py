@@ -171,3 +171,23 @@ def test_a_bank_that_cannot_work_is_refused(changes: dict[str, Any], letters: Ta
     strategy = replace(SMALL.strategy, bank=True, estimate=estimate)
     with pytest.raises(DertsError, match=r"--strategy\.bank needs anil or protonet"):
         Trainer(replace(SMALL, strategy=strategy, **changes), letters)
+
+
+def test_doubt_is_logged_trained_with_and_part_of_a_runs_state(letters: Tables) -> None:
+    noisy = replace(SMALL.tasks, noise="swap", swap_rate=2.0)
+    strategy = replace(SMALL.strategy, doubt="posterior", drop_score="none")
+    config = replace(SMALL, tasks=noisy, strategy=strategy)
+    whole, rounds = trained(config, letters)
+    assert all(0 <= event["labels_look_wrong"] < 1 for event in rounds)
+    plain, _ = trained(replace(config, strategy=replace(strategy, doubt="none")), letters)
+    first, second = (Trainer(config, letters) for _ in range(2))
+    first.train(6)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    second.train()
+    for name, value in whole.learner.state_dict().items():
+        assert torch.equal(second.learner.state_dict()[name], value), name
+    if any(event["labels_look_wrong"] for event in rounds[:-1]):
+        assert any(
+            not torch.equal(value, whole.learner.state_dict()[name])
+            for name, value in plain.learner.state_dict().items()
+        )
