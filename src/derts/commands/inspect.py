@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from derts.commands.parse import parse, print_rows, print_table
+from derts.commands.parse import parse, print_rows, print_table, unset
 from derts.errors import DertsError
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ class InspectOptions:
     """Which split to look at."""
     tasks: int = 0
     """Tasks to draw (0: so many that each image is asked about 20 times)."""
-    truth: Path | None = None
+    truth: Annotated[Path | None, unset("FILE")] = None
     """A CSV with columns image (name or number, as in images.csv) and class (the true one)."""
-    data: str | None = None
+    data: Annotated[str | None, unset("DATA")] = None
     """Other data than the run was trained on."""
-    out: Path | None = None
+    out: Annotated[Path | None, unset("FOLDER")] = None
     """Folder to write (default: RUN/inspect)."""
     seed: int = 0
     """Which tasks are drawn."""
