@@ -20,8 +20,8 @@ folder that derts train wrote, or a file that derts export wrote. ProtoNet takes
 classes, ANIL and MAML as many as they were trained for; all take any number of images per class.
 
 Examples:
-  derts predict runs/first --support examples --query inbox
-  derts predict model.safetensors --support examples --query inbox --out labels.csv
+  derts predict runs/first --support my-examples --query inbox
+  derts predict model.safetensors --support my-examples --query inbox --out labels.csv
 """
 
 
