@@ -86,11 +86,16 @@ def _wrapped(text: str, width: int) -> str:
 
 
 def _reason(box: str) -> str:
-    """The first sentences of tyro's error box, without its frame."""
+    """The first sentences of tyro's error box, without its frame.
+
+    >>> _reason(" Required options \\n ------- \\n  Missing from derts predict: \\n  --query PATH ")
+    'Missing from derts predict: --query PATH'
+    """
     plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
-    lines = [line.strip("│|╭╮╰╯+─- ") for line in plain.splitlines()]
+    lines = [line.strip("│|╭╮╰╯+─ ") for line in plain.splitlines()]
     useful = []
-    for line in [line for line in lines if line][1:]:  # the first line is the box's title
+    # the first line is the box's title
+    for line in [line for line in lines if line.strip("-")][1:]:
         if "full helptext" in line or line.startswith("Argument helptext"):
             break
         useful.append(line)

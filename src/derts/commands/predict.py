@@ -12,6 +12,7 @@ from typing import Annotated
 import tyro
 
 from derts.commands.parse import parse, print_rows
+from derts.errors import DertsError
 
 DESCRIPTION = """Label images by a few examples of classes that the model has never seen.
 
@@ -42,6 +43,8 @@ class PredictOptions:
 def predict(arguments: Sequence[str]) -> None:
     """Parse, adapt, predict, write."""
     options = parse(PredictOptions, arguments, "predict", DESCRIPTION)
+    if options.out.suffix.lower() == ".png":
+        raise DertsError(f"--out {options.out} is where the picture sheet goes: name it .csv")
 
     from PIL import Image
 
