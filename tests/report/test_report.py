@@ -192,3 +192,18 @@ def test_the_projection_is_that_of_principal_components() -> None:
     assert torch.allclose(found.norm(dim=0), lengths[:2], rtol=1e-3)
     assert two_dimensions(torch.zeros(3, 1)).shape == (3, 2)
     assert bool(two_dimensions(torch.full((3, 4), float("nan"))).isfinite().all())
+
+
+def test_runs_that_differ_in_hardware_alone_are_told_apart(
+    demo_folder: Path, tmp_path: Path
+) -> None:
+    twin = tmp_path / "twin"
+    shutil.copytree(demo_folder / "random-seed0", twin)
+    config = (twin / "config.toml").read_text()
+    assert "threads = 0\n" in config
+    (twin / "config.toml").write_text(config.replace("threads = 0\n", "threads = 2\n"))
+    groups = group_runs(read_runs([demo_folder / "random-seed0", twin]))
+    assert [group.name for group in groups] == ["random threads=0", "random threads=2"]
+    assert len(comparison_of(groups).table()) == 3
+    groups = group_runs(read_runs([demo_folder / "derts-seed0", twin]))
+    assert [group.name for group in groups] == ["random", "derts"]

@@ -88,6 +88,7 @@ SMALL = (5.2, 3.3)
 def draw_figures(groups: Sequence[Group]) -> FigureSheet:
     """All figures that these runs have something to show in."""
     sheet = FigureSheet()
+    colors = group_colors(groups)
     for event, key, what, name in (
         ("validation", "accuracy", "Accuracy on clean validation tasks", "validation-accuracy"),
         ("update", "accuracy", "Accuracy on the training tasks as labelled", "accuracy"),
@@ -96,24 +97,28 @@ def draw_figures(groups: Sequence[Group]) -> FigureSheet:
         if not any(run.named(event) for group in groups for run in group.runs):
             continue
         for against, unit in (("update", "updates"), ("seconds", "seconds")):
-            draw = _curves(groups, event, key, against)
+            draw = _curves(groups, colors, event, key, against)
             sheet.add(f"{name}-{unit}", f"{what}, against {unit}", draw, SMALL)
     height = 1.3 + 0.45 * len(groups)
     sheet.add("time", "Where the time went", _phases(groups), (5.2, max(2.0, height)))
     rounds = [group for group in groups if any(run.named("round") for run in group.runs)]
     if any(_has_noise(run) for group in rounds for run in group.runs):
-        sheet.add("noise", "Wrong labels in the pool, dropped and kept", _noise(rounds), SMALL)
+        sheet.add(
+            "noise", "Wrong labels in the pool, dropped and kept", _noise(rounds, colors), SMALL
+        )
     recorded = [group for group in groups if group.record is not None]
     if recorded:
-        sheet.add("weights", "γ of the selected tasks", _weights(recorded), SMALL)
+        sheet.add("weights", "γ of the selected tasks", _weights(recorded, colors), SMALL)
     for number, group in enumerate(recorded):
         sheet.add(f"map-{number + 1}", f"The pool of {group.name}", _map(group), SMALL)
     return sheet
 
 
-def color_of(number: int) -> str:
-    """The colour of the group at a position."""
-    return COLORS[number % len(COLORS)]
+def group_colors(groups: Sequence[Group]) -> dict[str, str]:
+    """A colour per group, the same in every figure; grey is random's."""
+    grey = groups[0].config.strategy.name == "random"
+    kept = COLORS if grey else COLORS[1:]
+    return {group.name: kept[number % len(kept)] for number, group in enumerate(groups)}
 
 
 @contextmanager
@@ -129,9 +134,11 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _curves(groups: Sequence[Group], event: str, key: str, against: str) -> Draw:
+def _curves(
+    groups: Sequence[Group], colors: dict[str, str], event: str, key: str, against: str
+) -> Draw:
     def draw(axes: Any) -> None:
-        for number, group in enumerate(groups):
+        for group in groups:
             curves = [run.curve(event, key, against) for run in group.runs]
             curves = [curve for curve in curves if curve]
             if not curves:
@@ -139,7 +146,7 @@ def _curves(groups: Sequence[Group], event: str, key: str, against: str) -> Draw
             length = min(map(len, curves))
             values = np.array([[value for _, value in curve[:length]] for curve in curves])
             places = np.array([[place for place, _ in curve[:length]] for curve in curves]).mean(0)
-            color = color_of(number)
+            color = colors[group.name]
             axes.plot(places, values.mean(0), color=color, label=plain(group.name), linewidth=1.8)
             if len(values) > 1:
                 low, high = values.min(0), values.max(0)
@@ -169,12 +176,12 @@ def _phases(groups: Sequence[Group]) -> Draw:
     return draw
 
 
-def _noise(groups: Sequence[Group]) -> Draw:
+def _noise(groups: Sequence[Group], colors: dict[str, str]) -> Draw:
     def draw(axes: Any) -> None:
         styles = {"pool": ":", "dropped": "--", "kept": "-"}
-        for number, group in enumerate(groups):
+        for group in groups:
             run = next(run for run in group.runs if run.named("round"))
-            color = color_of(number + 1 if len(groups) < len(COLORS) else number)
+            color = colors[group.name]
             for key, style in styles.items():
                 points = [
                     (event["round"] + 1, 100 * event["noise"][key])
@@ -194,15 +201,15 @@ def _noise(groups: Sequence[Group]) -> Draw:
     return draw
 
 
-def _weights(groups: Sequence[Group]) -> Draw:
+def _weights(groups: Sequence[Group], colors: dict[str, str]) -> Draw:
     def draw(axes: Any) -> None:
         records = [group.record for group in groups if group.record is not None]
         kept = [record.weight[record.weight > 0].numpy() for record in records]
         most = max(float(weights.max()) for weights in kept)
         bins = np.linspace(0, max(most, 2.0), 33)
-        for number, (group, weights) in enumerate(zip(groups, kept, strict=True)):
-            label = plain(group.name)
-            axes.hist(weights, bins, alpha=0.65, color=color_of(number + 1), label=label)
+        for group, weights in zip(groups, kept, strict=True):
+            color, label = colors[group.name], plain(group.name)
+            axes.hist(weights, bins, alpha=0.65, color=color, label=label)
         axes.axvline(1.0, color="#000000", linewidth=0.8, linestyle=":")
         axes.set_xlabel("weight γ (1: counts like any other)")
         axes.set_ylabel("tasks")
