@@ -28,6 +28,7 @@ PHASE_COLORS = {
 }
 DROPPED, SELECTED, LEFT = "#d1495b", "#3f7fd9", "#9aa1ab"
 PRINT_DPI = 300
+LONGEST_LABEL = 30  # letters
 Draw = Callable[[Any], None]
 
 
@@ -134,6 +135,22 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
+def shorten(text: str, most: int) -> str:
+    """The text, its middle left out where it is long.
+
+    >>> shorten("a-very-long-name-of-a-file.png", 12)
+    'a-very…e.png'
+    """
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]}…{text[len(text) - (most - most // 2 - 1) :]}"
+
+
+def label_of(group: Group) -> str:
+    """A group's name for a legend: one with many settings must leave room for the drawing."""
+    return plain(shorten(group.name, LONGEST_LABEL))
+
+
 def _curves(
     groups: Sequence[Group], colors: dict[str, str], event: str, key: str, against: str
 ) -> Draw:
@@ -147,7 +164,9 @@ def _curves(
             values = np.array([[value for _, value in curve[:length]] for curve in curves])
             places = np.array([[place for place, _ in curve[:length]] for curve in curves]).mean(0)
             color = colors[group.name]
-            axes.plot(places, values.mean(0), color=color, label=plain(group.name), linewidth=1.8)
+            dot = "o" if length == 1 else None  # one point makes no line
+            style = {"color": color, "linewidth": 1.8, "marker": dot}
+            axes.plot(places, values.mean(0), label=label_of(group), **style)
             if len(values) > 1:
                 low, high = values.min(0), values.max(0)
                 axes.fill_between(places, low, high, color=color, alpha=0.18, linewidth=0)
@@ -161,16 +180,17 @@ def _curves(
 
 def _phases(groups: Sequence[Group]) -> Draw:
     def draw(axes: Any) -> None:
-        names = [plain(group.name) for group in groups]
+        rows = np.arange(len(groups))
         left = np.zeros(len(groups))
         spent = [[run.phases() for run in group.runs] for group in groups]
         for phase in TRAINING_PHASES:
             widths = np.array([np.mean([run.get(phase, 0.0) for run in runs]) for runs in spent])
             if widths.max() > 0.002 * max(1e-9, left.max() + widths.max()):
-                axes.barh(names, widths, left=left, color=PHASE_COLORS[phase], label=phase)
+                axes.barh(rows, widths, left=left, color=PHASE_COLORS[phase], label=phase)
             left += widths
+        axes.set_yticks(rows, [label_of(group) for group in groups])
         axes.invert_yaxis()
-        axes.set_xlabel("milliseconds per update, evaluation apart")
+        axes.set_xlabel("ms per update, evaluation apart")
         axes.figure.legend(frameon=False, fontsize=8, ncols=6, loc="outside lower center")
 
     return draw
@@ -189,7 +209,7 @@ def _noise(groups: Sequence[Group], colors: dict[str, str]) -> Draw:
                     if event["noise"][key] is not None
                 ]
                 places, values = zip(*points, strict=True) if points else ((), ())
-                label = f"{plain(group.name)}: {key}"
+                label = f"{label_of(group)}: {key}"
                 axes.plot(places, values, style, marker="o", markersize=3, color=color, label=label)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_ylim(bottom=0)
@@ -208,7 +228,7 @@ def _weights(groups: Sequence[Group], colors: dict[str, str]) -> Draw:
         most = max(float(weights.max()) for weights in kept)
         bins = np.linspace(0, max(most, 2.0), 33)
         for group, weights in zip(groups, kept, strict=True):
-            color, label = colors[group.name], plain(group.name)
+            color, label = colors[group.name], label_of(group)
             axes.hist(weights, bins, alpha=0.65, color=color, label=label)
         axes.axvline(1.0, color="#000000", linewidth=0.8, linestyle=":")
         axes.set_xlabel("weight γ (1: counts like any other)")
@@ -237,7 +257,7 @@ def _map(group: Group) -> Draw:
                 axes.scatter(*place[which].T, s=size, c=color, alpha=0.6, label=label, linewidths=0)
         axes.set_xticks([])
         axes.set_yticks([])
-        axes.set_title(f"{plain(group.name)}, round {record.number + 1}", fontsize=10)
+        axes.set_title(f"{label_of(group)}, round {record.number + 1}", fontsize=10)
         axes.legend(frameon=False, fontsize=8)
 
     return draw

@@ -88,13 +88,15 @@ class RunStory:
             event["seconds"].get(name, 0.0) for event in updates for name in SELECTION_PHASES
         )
         count = max(self.result["updates"] - warmup, 1)
+        kept = _mean([event["noise"]["kept"] for event in self.named("round")])
         return {
             "variant": variant,
             "seed": self.config.seed,
             "accuracy": self.result["accuracy"],
             "ms_per_update": 1000 * whole / count,
             "selection_share": chosen / whole if whole else 0.0,
-            "noise": {"kept": _mean([event["noise"]["kept"] for event in self.named("round")])},
+            # where we added no noise, nobody knows which labels are wrong
+            "noise": {"kept": None if self.config.tasks.noise == "none" else kept},
         }
 
     def phases(self) -> dict[str, float]:

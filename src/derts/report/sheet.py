@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from derts.report.figures import any_letters, plain
+from derts.report.figures import any_letters, plain, shorten
 
 SIDE, LINE = 96, 11  # pixels of a picture, and of a line under it
+LETTERS = 17  # of a line, so that it ends before the next picture's
 MOST = 100
 
 
@@ -36,21 +37,10 @@ def draw_sheet(
         x, y = number % columns * (SIDE + 8) + 4, number // columns * step
         square = picture.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BICUBIC)
         canvas[y : y + SIDE, x : x + SIDE] = np.asarray(square)
-        text = "\n".join(shorten(line) for line in caption.split("\n"))
+        text = "\n".join(shorten(line, LETTERS) for line in caption.split("\n"))
         axes.text(x, y + SIDE + 3, plain(text), fontsize=6.5, va="top")
     axes.imshow(canvas)
     axes.set_axis_off()
-    figure.suptitle(plain(title), fontsize=9, x=0.01, ha="left")
+    figure.suptitle(plain(title), fontsize=9, x=4 / width, y=1 - 12 / (height + 40), ha="left")
     with any_letters():
         figure.savefig(path, dpi=150)
-
-
-def shorten(text: str, most: int = 20) -> str:
-    """The text, its middle left out where it is long.
-
-    >>> shorten("a-very-long-name-of-a-file.png", 12)
-    'a-very…e.png'
-    """
-    if len(text) <= most:
-        return text
-    return f"{text[: most // 2]}…{text[len(text) - (most - most // 2 - 1) :]}"
