@@ -1,7 +1,7 @@
 """A trained model on images of yours, in three lines.
 
 derts train --data my-store --out runs/first
-python examples/own_images.py runs/first examples-per-class inbox
+python examples/own_images.py runs/first my-examples inbox
 """
 
 from __future__ import annotations

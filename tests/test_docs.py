@@ -1,7 +1,11 @@
-"""The documentation runs: Python as doctests (pytest collects them), commands here."""
+"""The documentation runs: Python as doctests (pytest collects them), commands here.
+
+The Python of docs/own-data.md uses what its commands made, so it runs here too.
+"""
 
 from __future__ import annotations
 
+import doctest
 import importlib.util
 import re
 import shlex
@@ -91,9 +95,9 @@ def test_a_new_user_can_follow(
 ) -> None:
     shutil.copytree(photos, in_folder / "my-photos")
     for name in ("letter-01", "letter-04", "letter-07"):
-        (in_folder / "examples" / name).mkdir(parents=True)
+        (in_folder / "my-examples" / name).mkdir(parents=True)
         for number in range(3):
-            shutil.copy(photos / name / f"{number:02d}.png", in_folder / "examples" / name)
+            shutil.copy(photos / name / f"{number:02d}.png", in_folder / "my-examples" / name)
     shutil.copytree(photos / "letter-04", in_folder / "inbox")
     followed = commands(ROOT / page)
     assert len(followed) >= 4
@@ -106,6 +110,9 @@ def test_a_new_user_can_follow(
         assert run([*words, *quick]) == 0, f"derts {words}: {capsys.readouterr().err}"
     made = {path.name for path in in_folder.rglob("*") if path.is_file()}
     if page == "docs/own-data.md":
+        flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+        failed, tried = doctest.testfile(str(ROOT / page), False, optionflags=flags)
+        assert (failed, tried) == (0, 3), capsys.readouterr().out
         assert {"predictions.csv", "predictions.png", "report.html", "model.safetensors"} <= made
 
 

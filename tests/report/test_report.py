@@ -192,3 +192,32 @@ def test_the_projection_is_that_of_principal_components() -> None:
     assert torch.allclose(found.norm(dim=0), lengths[:2], rtol=1e-3)
     assert two_dimensions(torch.zeros(3, 1)).shape == (3, 2)
     assert bool(two_dimensions(torch.full((3, 4), float("nan"))).isfinite().all())
+
+
+def test_runs_that_differ_in_hardware_alone_are_told_apart(
+    demo_folder: Path, tmp_path: Path
+) -> None:
+    twin = tmp_path / "twin"
+    shutil.copytree(demo_folder / "random-seed0", twin)
+    config = (twin / "config.toml").read_text()
+    assert "threads = 0\n" in config
+    (twin / "config.toml").write_text(config.replace("threads = 0\n", "threads = 2\n"))
+    groups = group_runs(read_runs([demo_folder / "random-seed0", twin]))
+    assert [group.name for group in groups] == ["random threads=0", "random threads=2"]
+    assert len(comparison_of(groups).table()) == 3
+    groups = group_runs(read_runs([demo_folder / "derts-seed0", twin]))
+    assert [group.name for group in groups] == ["random", "derts"]
+
+
+def test_long_names_leave_room_for_the_figures(demo_folder: Path, tmp_path: Path) -> None:
+    twin = tmp_path / "twin"
+    shutil.copytree(demo_folder / "random-seed0", twin)
+    text = (twin / "config.toml").read_text()
+    for name in ("shot", "query", "meta_batch", "warmup", "pool", "log_every"):
+        text = re.sub(rf"^{name} = (\d+)$", rf"{name} = \g<1>1", text, flags=re.M)
+    (twin / "config.toml").write_text(text)
+    made = make_report([demo_folder / "random-seed0", twin])  # a warning would be an error
+    assert "meta_batch=" in made.page
+    for name, (_, figure) in made.figures.figures.items():
+        if not name.startswith("map"):
+            assert figure.axes[0].get_position().width > 0.4, name

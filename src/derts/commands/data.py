@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from derts.commands.parse import parse
+from derts.commands.parse import parse, unset
 
 PREPARE = """Decode a data set's images once into a store that opens at once.
 
@@ -43,7 +43,7 @@ class PrepareOptions:
     """A data set on disk."""
     destination: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DEST")]
     """Folder to write."""
-    size: int | None = None
+    size: Annotated[int | None, unset("INT")] = None
     """Side of the square images (default 84)."""
     grayscale: bool = False
     """One channel instead of three."""

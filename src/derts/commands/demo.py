@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from derts.commands.parse import parse, table_text
+from derts.commands.parse import parse, table_text, unset
 from derts.errors import DertsError
 
 DESCRIPTION = """Compare random sampling with derts on built-in data with many mislabelled tasks.
@@ -32,7 +33,7 @@ class DemoOptions:
 
     seeds: int = 2
     """Paired seeds."""
-    updates: int | None = None
+    updates: Annotated[int | None, unset("INT")] = None
     """Updates per run (default: the demo preset's)."""
     out: Path = Path("runs/demo")
     """Folder for the report, results.json and a run folder per strategy and seed."""

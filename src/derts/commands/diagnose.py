@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from derts.commands.parse import parse, print_table
+from derts.commands.parse import parse, print_table, unset
 from derts.errors import DertsError
 
 DESCRIPTION = """How well does each estimate stand for a pool's true gradient?
@@ -37,7 +37,7 @@ class DiagnoseOptions:
     """Share of the pool that is selected."""
     draws: int = 100
     """Random subsets to compare with."""
-    data: str | None = None
+    data: Annotated[str | None, unset("DATA")] = None
     """Other data than the run was trained on."""
     quiet: bool = False
     """No progress, just the result."""

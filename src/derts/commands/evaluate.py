@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from derts.commands.parse import parse, print_rows
+from derts.commands.parse import parse, print_rows, unset
 
 DESCRIPTION = """Evaluate a trained run on a fixed, seeded set of clean tasks.
 
@@ -26,17 +26,17 @@ class EvaluateOptions:
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A folder that derts train wrote."""
-    data: str | None = None
+    data: Annotated[str | None, unset("DATA")] = None
     """Other data than the run was trained on."""
     split: str = "test"
     """Which split to draw tasks from."""
-    tasks: int | None = None
+    tasks: Annotated[int | None, unset("INT")] = None
     """How many tasks (default: the run's setting, 600)."""
-    shot: int | None = None
+    shot: Annotated[int | None, unset("INT")] = None
     """Support images per class (default: as trained)."""
-    query: int | None = None
+    query: Annotated[int | None, unset("INT")] = None
     """Query images per class (default: the run's setting, 15)."""
-    seed: int | None = None
+    seed: Annotated[int | None, unset("INT")] = None
     """Seed of the tasks (default: the run's setting, so that runs are comparable)."""
 
 

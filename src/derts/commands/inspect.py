@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from derts.commands.parse import parse, print_rows, print_table
+from derts.commands.parse import parse, print_rows, print_table, unset
 from derts.errors import DertsError
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ DESCRIPTION = """Which classes and images look mislabelled? For somebody who cle
 Draws clean tasks from the run's data, lets its model solve them, and ranks images and classes by
 how often they were taken for another class and how often their tasks look noisy. A ProtoNet is
 asked about up to 20 classes at once with up to 20 examples each: that shows more than the few it
-was trained with. Writes images.csv, classes.csv and images.png (the first hundred) into
-RUN/inspect. Where the run trained with label noise of known kind, it also says how many of the
-hundred labels that look most wrong really are; --truth does so for a data set whose wrong labels
-you know.
+was trained with. Writes images.csv, classes.csv and images.png (the first hundred) into RUN/inspect
+(RUN/inspect-val for --split val). Where the run trained with label noise of known kind, it also
+says how many of the hundred labels that look most wrong really are; --truth does so for a data set
+whose wrong labels you know.
 
 Examples:
   derts inspect runs/first
@@ -46,12 +46,12 @@ class InspectOptions:
     """Which split to look at."""
     tasks: int = 0
     """Tasks to draw (0: so many that each image is asked about 20 times)."""
-    truth: Path | None = None
+    truth: Annotated[Path | None, unset("FILE")] = None
     """A CSV with columns image (name or number, as in images.csv) and class (the true one)."""
-    data: str | None = None
+    data: Annotated[str | None, unset("DATA")] = None
     """Other data than the run was trained on."""
-    out: Path | None = None
-    """Folder to write (default: RUN/inspect)."""
+    out: Annotated[Path | None, unset("FOLDER")] = None
+    """Folder to write (default: RUN/inspect, or RUN/inspect-SPLIT)."""
     seed: int = 0
     """Which tasks are drawn."""
     quiet: bool = False
@@ -123,7 +123,7 @@ def inspect(arguments: Sequence[str]) -> None:
         given = {one.index: truth.get(names[one.index], one.class_name) for one in suspects}
         bad = [one.class_name != given[one.index] for one in suspects]
         notes.append(_known(len(bad[:100]), sum(bad[:100]), sum(bad) / len(bad), "images"))
-    out = options.out or run.path / "inspect"
+    out = options.out or run.path / where_to_write(options.split)
     out.mkdir(parents=True, exist_ok=True)
     _write(out / "images.csv", ("image", *HEADING), [(names[s.index], *_row(s)) for s in suspects])
     _write(out / "classes.csv", HEADING, [_row(one) for one in classes])
@@ -143,6 +143,15 @@ def inspect(arguments: Sequence[str]) -> None:
             ("classes", str(out / "classes.csv")),
         ]
     )
+
+
+def where_to_write(split: str) -> str:
+    """The folder of a split's lists: one look does not overwrite that at another split.
+
+    >>> where_to_write("train"), where_to_write("val")
+    ('inspect', 'inspect-val')
+    """
+    return "inspect" if split == "train" else f"inspect-{split}"
 
 
 def _known(first: int, wrong: int, share: float, what: str) -> str:
@@ -177,10 +186,11 @@ def _sheet(images: Any, suspects: Sequence[Suspect], names: Sequence[str], path:
     first = suspects[:MOST]
     pictures = [small_picture(images, one.index, SIDE) for one in first]
     captions = [
-        f"{one.class_name} ({100 * one.mistaken:.0f}%)\n→ {one.looks_like or 'itself'}"
+        f"{Path(names[one.index]).name}\n{one.class_name} ({100 * one.mistaken:.0f}%)\n"
+        f"→ {one.looks_like or 'itself'}"
         for one in first
     ]
-    title = "Most often taken for another class: label (how often), and what it looks like"
+    title = "Most often taken for another class: image, label (how often), what it looks like"
     draw_sheet(pictures, captions, path, title)
 
 

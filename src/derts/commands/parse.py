@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TextIO, TypeVar
 
 import tyro
 
@@ -24,9 +26,9 @@ def parse(
     default: Options | None = None,
 ) -> Options:
     """Parse a command's arguments into its options dataclass."""
-    said = io.StringIO()
+    said, asked = io.StringIO(), _Held(sys.stdout)
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(asked):
             found = tyro.cli(
                 kind,
                 prog=f"derts {command}",
@@ -38,16 +40,62 @@ def parse(
         return found
     except SystemExit as stop:
         if not stop.code:
+            print(_wrapped(asked.getvalue(), shutil.get_terminal_size().columns), end="")
             raise
         raise DertsError(f"{_reason(said.getvalue())} (derts {command} --help)") from None
 
 
+def unset(metavar: str) -> Any:
+    """How the help shows an option that may be left out: without None's name.
+
+    >>> unset("PATH").metavar
+    'PATH'
+    """
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint="")
+
+
+class _Held(io.StringIO):
+    """Keeps what is printed, with the colours and lines of the stream it will go to."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self.stream = stream
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.stream.encoding
+
+    def isatty(self) -> bool:
+        return self.stream.isatty()
+
+
+def _wrapped(text: str, width: int) -> str:
+    """A help text with its paragraphs, which tyro leaves in one line each, broken between words.
+
+    >>> print(_wrapped("one two three four\\n  derts an example\\n│ a row of a box", 10))
+    one two
+    three four
+      derts an example
+    │ a row of a box
+    """
+    lines = []
+    for line in text.split("\n"):
+        long = len(line) > width and line[:1].isalpha()
+        lines += textwrap.wrap(line, width, break_long_words=False) if long else [line]
+    return "\n".join(lines)
+
+
 def _reason(box: str) -> str:
-    """The first sentences of tyro's error box, without its frame."""
+    """The first sentences of tyro's error box, without its frame.
+
+    >>> _reason(" Required options \\n ------- \\n  Missing from derts predict: \\n  --query PATH ")
+    'Missing from derts predict: --query PATH'
+    """
     plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
-    lines = [line.strip("│|╭╮╰╯+─- ") for line in plain.splitlines()]
+    lines = [line.strip("│|╭╮╰╯+─ ") for line in plain.splitlines()]
     useful = []
-    for line in [line for line in lines if line][1:]:  # the first line is the box's title
+    # the first line is the box's title
+    for line in [line for line in lines if line.strip("-")][1:]:
         if "full helptext" in line or line.startswith("Argument helptext"):
             break
         useful.append(line)

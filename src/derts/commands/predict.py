@@ -12,6 +12,7 @@ from typing import Annotated
 import tyro
 
 from derts.commands.parse import parse, print_rows
+from derts.errors import DertsError
 
 DESCRIPTION = """Label images by a few examples of classes that the model has never seen.
 
@@ -20,8 +21,8 @@ folder that derts train wrote, or a file that derts export wrote. ProtoNet takes
 classes, ANIL and MAML as many as they were trained for; all take any number of images per class.
 
 Examples:
-  derts predict runs/first --support examples --query inbox
-  derts predict model.safetensors --support examples --query inbox --out labels.csv
+  derts predict runs/first --support my-examples --query inbox
+  derts predict model.safetensors --support my-examples --query inbox --out labels.csv
 """
 
 
@@ -42,6 +43,8 @@ class PredictOptions:
 def predict(arguments: Sequence[str]) -> None:
     """Parse, adapt, predict, write."""
     options = parse(PredictOptions, arguments, "predict", DESCRIPTION)
+    if options.out.suffix.lower() == ".png":
+        raise DertsError(f"--out {options.out} is where the picture sheet goes: name it .csv")
 
     from PIL import Image
 

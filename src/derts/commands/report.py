@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from derts.commands.parse import parse
+from derts.commands.parse import parse, unset
 
 DESCRIPTION = """One page about runs: what they reached, what they selected, where the time went.
 
@@ -28,13 +28,13 @@ Examples:
 class ReportOptions:
     """Options of `derts report`."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN …]")]
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, unset("RUN [RUN …]")]
     """Run folders."""
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html")
     """The page to write."""
-    png: Path | None = None
+    png: Annotated[Path | None, unset("FOLDER")] = None
     """Also write each figure, in print quality, into this folder."""
-    data: str | None = None
+    data: Annotated[str | None, unset("DATA")] = None
     """Where the training images are now, if they were moved since."""
 
 

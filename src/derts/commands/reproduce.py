@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from derts.commands.parse import parse, table_text
+from derts.commands.parse import parse, table_text, unset
 from derts.errors import DertsError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Run the paper's experiments again and put our numbers beside its own.
 
-NAMES are table1 … table8, figure2 (training curves with noisy tasks), case-study (pictures of
+NAME is one of table1 … table8, figure2 (training curves with noisy tasks), case-study (pictures of
 selected and unselected tasks), or all. Every run has its own folder under --out: what is finished
 is never run again, what was interrupted goes on. At the end, and with --report alone, a report is
 printed and written as Markdown, HTML and JSON to OUT/report.
@@ -35,24 +35,27 @@ Examples:
 class ReproduceOptions:
     """Options of `derts reproduce`."""
 
-    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAMES")] = ()
+    names: Annotated[tuple[str, ...], tyro.conf.Positional, unset("NAME [NAME …]")] = ()
     """table1 … table8, figure2, case-study, or all."""
-    dataset: tuple[str, ...] = ()
+    dataset: Annotated[tuple[str, ...], unset("NAME=PATH …")] = ()
     """Prepared stores, as mini=PATH and tiered=PATH; or glyphs, built in, in place of both."""
     seeds: int = 3
     """Paired seeds: 0, 1, …"""
-    only: tuple[str, ...] = ()
+    only: Annotated[tuple[str, ...], unset("KEY=VALUE,… …")] = ()
     """Just the cells with these values, as learner=anil,strategy=random,shot=5,fraction=0.1 (also
     dataset, backbone, classes, noise, ratio); values of one key are alternatives."""
     updates_scale: float = 1.0
     """Multiplies updates, warm-up and evaluation points: 0.1 for a quick look."""
-    preset: tuple[str, ...] = ()
+    preset: Annotated[tuple[str, ...], unset("NAME [NAME …]")] = ()
     """Presets of derts train on top of the recipes: gpu for bfloat16 and torch.compile."""
     dry_run: bool = False
     """Only list every cell with its estimated time."""
     report: bool = False
     """Train nothing, report what is there."""
-    from_results: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    from_results: Annotated[
+        Path | None,
+        tyro.conf.arg(name="from", metavar="FOLDER", help_behavior_hint=""),
+    ] = None
     """With --report: read reproduce-NAME.json files of this folder instead of run folders."""
     out: Path = Path("runs/reproduce")
     """Folder for the run folders and the report."""

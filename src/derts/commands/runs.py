@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from derts.commands.parse import parse, print_table
+from derts.commands.parse import parse, print_table, unset
 from derts.errors import DertsError
 
 RUNS = """List run folders with their status and result, newest last.
@@ -34,7 +34,7 @@ Examples:
 class RunsOptions:
     """Options of `derts runs`."""
 
-    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="[FOLDER]")] = Path("runs")
     """Where to look, at any depth."""
 
 
@@ -42,7 +42,7 @@ class RunsOptions:
 class CompareOptions:
     """Options of `derts compare`."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN RUN")]
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, unset("RUN [RUN …]")]
     """Run folders, or folders of such."""
 
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import tyro
 
 from derts.clock import SELECTION_PHASES, TRAINING_PHASES
-from derts.commands.parse import parse, print_rows
+from derts.commands.parse import parse, print_rows, unset
 from derts.config import TrainConfig
 from derts.config_file import PRESETS, apply_presets, read_config
 from derts.errors import DertsError
@@ -34,15 +34,15 @@ Examples:
 class TrainOptions:
     """Options of `derts train`."""
 
-    preset: tuple[str, ...] = ()
+    preset: Annotated[tuple[str, ...], unset("NAME [NAME …]")] = ()
     """Named sets of values, applied in order."""
-    config: Path | None = None
+    config: Annotated[Path | None, unset("FILE")] = None
     """A TOML file of values."""
-    out: Path | None = None
+    out: Annotated[Path | None, unset("FOLDER")] = None
     """Run folder to write (default: runs/ with a name made from the config)."""
     overwrite: bool = False
     """Replace a run that is already there."""
-    resume: Path | None = None
+    resume: Annotated[Path | None, unset("RUN")] = None
     """Go on with this interrupted run; its own config holds, other options do not."""
     tensorboard: bool = False
     """Also write curves for TensorBoard into the run folder (needs derts[tensorboard])."""

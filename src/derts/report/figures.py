@@ -28,6 +28,7 @@ PHASE_COLORS = {
 }
 DROPPED, SELECTED, LEFT = "#d1495b", "#3f7fd9", "#9aa1ab"
 PRINT_DPI = 300
+LONGEST_LABEL = 30  # letters
 Draw = Callable[[Any], None]
 
 
@@ -88,6 +89,7 @@ SMALL = (5.2, 3.3)
 def draw_figures(groups: Sequence[Group]) -> FigureSheet:
     """All figures that these runs have something to show in."""
     sheet = FigureSheet()
+    colors = group_colors(groups)
     for event, key, what, name in (
         ("validation", "accuracy", "Accuracy on clean validation tasks", "validation-accuracy"),
         ("update", "accuracy", "Accuracy on the training tasks as labelled", "accuracy"),
@@ -96,24 +98,28 @@ def draw_figures(groups: Sequence[Group]) -> FigureSheet:
         if not any(run.named(event) for group in groups for run in group.runs):
             continue
         for against, unit in (("update", "updates"), ("seconds", "seconds")):
-            draw = _curves(groups, event, key, against)
+            draw = _curves(groups, colors, event, key, against)
             sheet.add(f"{name}-{unit}", f"{what}, against {unit}", draw, SMALL)
     height = 1.3 + 0.45 * len(groups)
     sheet.add("time", "Where the time went", _phases(groups), (5.2, max(2.0, height)))
     rounds = [group for group in groups if any(run.named("round") for run in group.runs)]
     if any(_has_noise(run) for group in rounds for run in group.runs):
-        sheet.add("noise", "Wrong labels in the pool, dropped and kept", _noise(rounds), SMALL)
+        sheet.add(
+            "noise", "Wrong labels in the pool, dropped and kept", _noise(rounds, colors), SMALL
+        )
     recorded = [group for group in groups if group.record is not None]
     if recorded:
-        sheet.add("weights", "γ of the selected tasks", _weights(recorded), SMALL)
+        sheet.add("weights", "γ of the selected tasks", _weights(recorded, colors), SMALL)
     for number, group in enumerate(recorded):
         sheet.add(f"map-{number + 1}", f"The pool of {group.name}", _map(group), SMALL)
     return sheet
 
 
-def color_of(number: int) -> str:
-    """The colour of the group at a position."""
-    return COLORS[number % len(COLORS)]
+def group_colors(groups: Sequence[Group]) -> dict[str, str]:
+    """A colour per group, the same in every figure; grey is random's."""
+    grey = groups[0].config.strategy.name == "random"
+    kept = COLORS if grey else COLORS[1:]
+    return {group.name: kept[number % len(kept)] for number, group in enumerate(groups)}
 
 
 @contextmanager
@@ -129,9 +135,27 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _curves(groups: Sequence[Group], event: str, key: str, against: str) -> Draw:
+def shorten(text: str, most: int) -> str:
+    """The text, its middle left out where it is long.
+
+    >>> shorten("a-very-long-name-of-a-file.png", 12)
+    'a-very…e.png'
+    """
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]}…{text[len(text) - (most - most // 2 - 1) :]}"
+
+
+def label_of(group: Group) -> str:
+    """A group's name for a legend: one with many settings must leave room for the drawing."""
+    return plain(shorten(group.name, LONGEST_LABEL))
+
+
+def _curves(
+    groups: Sequence[Group], colors: dict[str, str], event: str, key: str, against: str
+) -> Draw:
     def draw(axes: Any) -> None:
-        for number, group in enumerate(groups):
+        for group in groups:
             curves = [run.curve(event, key, against) for run in group.runs]
             curves = [curve for curve in curves if curve]
             if not curves:
@@ -139,8 +163,10 @@ def _curves(groups: Sequence[Group], event: str, key: str, against: str) -> Draw
             length = min(map(len, curves))
             values = np.array([[value for _, value in curve[:length]] for curve in curves])
             places = np.array([[place for place, _ in curve[:length]] for curve in curves]).mean(0)
-            color = color_of(number)
-            axes.plot(places, values.mean(0), color=color, label=plain(group.name), linewidth=1.8)
+            color = colors[group.name]
+            dot = "o" if length == 1 else None  # one point makes no line
+            style = {"color": color, "linewidth": 1.8, "marker": dot}
+            axes.plot(places, values.mean(0), label=label_of(group), **style)
             if len(values) > 1:
                 low, high = values.min(0), values.max(0)
                 axes.fill_between(places, low, high, color=color, alpha=0.18, linewidth=0)
@@ -154,27 +180,28 @@ def _curves(groups: Sequence[Group], event: str, key: str, against: str) -> Draw
 
 def _phases(groups: Sequence[Group]) -> Draw:
     def draw(axes: Any) -> None:
-        names = [plain(group.name) for group in groups]
+        rows = np.arange(len(groups))
         left = np.zeros(len(groups))
         spent = [[run.phases() for run in group.runs] for group in groups]
         for phase in TRAINING_PHASES:
             widths = np.array([np.mean([run.get(phase, 0.0) for run in runs]) for runs in spent])
             if widths.max() > 0.002 * max(1e-9, left.max() + widths.max()):
-                axes.barh(names, widths, left=left, color=PHASE_COLORS[phase], label=phase)
+                axes.barh(rows, widths, left=left, color=PHASE_COLORS[phase], label=phase)
             left += widths
+        axes.set_yticks(rows, [label_of(group) for group in groups])
         axes.invert_yaxis()
-        axes.set_xlabel("milliseconds per update, evaluation apart")
+        axes.set_xlabel("ms per update, evaluation apart")
         axes.figure.legend(frameon=False, fontsize=8, ncols=6, loc="outside lower center")
 
     return draw
 
 
-def _noise(groups: Sequence[Group]) -> Draw:
+def _noise(groups: Sequence[Group], colors: dict[str, str]) -> Draw:
     def draw(axes: Any) -> None:
         styles = {"pool": ":", "dropped": "--", "kept": "-"}
-        for number, group in enumerate(groups):
+        for group in groups:
             run = next(run for run in group.runs if run.named("round"))
-            color = color_of(number + 1 if len(groups) < len(COLORS) else number)
+            color = colors[group.name]
             for key, style in styles.items():
                 points = [
                     (event["round"] + 1, 100 * event["noise"][key])
@@ -182,7 +209,7 @@ def _noise(groups: Sequence[Group]) -> Draw:
                     if event["noise"][key] is not None
                 ]
                 places, values = zip(*points, strict=True) if points else ((), ())
-                label = f"{plain(group.name)}: {key}"
+                label = f"{label_of(group)}: {key}"
                 axes.plot(places, values, style, marker="o", markersize=3, color=color, label=label)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_ylim(bottom=0)
@@ -194,15 +221,15 @@ def _noise(groups: Sequence[Group]) -> Draw:
     return draw
 
 
-def _weights(groups: Sequence[Group]) -> Draw:
+def _weights(groups: Sequence[Group], colors: dict[str, str]) -> Draw:
     def draw(axes: Any) -> None:
         records = [group.record for group in groups if group.record is not None]
         kept = [record.weight[record.weight > 0].numpy() for record in records]
         most = max(float(weights.max()) for weights in kept)
         bins = np.linspace(0, max(most, 2.0), 33)
-        for number, (group, weights) in enumerate(zip(groups, kept, strict=True)):
-            label = plain(group.name)
-            axes.hist(weights, bins, alpha=0.65, color=color_of(number + 1), label=label)
+        for group, weights in zip(groups, kept, strict=True):
+            color, label = colors[group.name], label_of(group)
+            axes.hist(weights, bins, alpha=0.65, color=color, label=label)
         axes.axvline(1.0, color="#000000", linewidth=0.8, linestyle=":")
         axes.set_xlabel("weight γ (1: counts like any other)")
         axes.set_ylabel("tasks")
@@ -230,7 +257,7 @@ def _map(group: Group) -> Draw:
                 axes.scatter(*place[which].T, s=size, c=color, alpha=0.6, label=label, linewidths=0)
         axes.set_xticks([])
         axes.set_yticks([])
-        axes.set_title(f"{plain(group.name)}, round {record.number + 1}", fontsize=10)
+        axes.set_title(f"{label_of(group)}, round {record.number + 1}", fontsize=10)
         axes.legend(frameon=False, fontsize=8)
 
     return draw

@@ -55,6 +55,7 @@ class PoolPart:
         record, count = self.record, min(MOST_TASKS, len(self.record.loss))
         places = _scaled(record.place[:count])
         losses = _ranks(record.loss[:count])
+        noisy = bool((record.mislabelled > 0).any())
         circles = []
         for task in range(count):
             state, weight = self.state(task), float(record.weight[task])
@@ -68,15 +69,15 @@ class PoolPart:
                 f'data-noise="{_ramp(wrong)}" data-loss="{_ramp(float(losses[task]))}"/>'
             )
             gamma = f", γ {weight:.2f}" if weight else ""
-            text = f"loss {loss:.3f}{gamma}, wrong labels {100 * wrong:.0f}%"
+            known = f", wrong labels {100 * wrong:.0f}%" if noisy else ""
+            text = f"loss {loss:.3f}{gamma}{known}"
             self.script_data.append(
                 {"number": task, "state": state, "text": text, "cards": self.cards(task)}
             )
-        return self._figure("".join(circles), count)
+        return self._figure("".join(circles), count, noisy)
 
-    def _figure(self, circles: str, count: int) -> str:
+    def _figure(self, circles: str, count: int, noisy: bool) -> str:
         of = "" if count == len(self.record.loss) else f" ({count} of {len(self.record.loss)})"
-        noisy = bool((self.record.mislabelled > 0).any())
         noise = '<option value="noise">wrong labels</option>' if noisy else ""
         blue, red = _ramp(0.0), _ramp(1.0)
         where = "" if not isinstance(self.tasks, str) else f" No pictures: {_text(self.tasks)}."

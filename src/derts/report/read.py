@@ -88,13 +88,15 @@ class RunStory:
             event["seconds"].get(name, 0.0) for event in updates for name in SELECTION_PHASES
         )
         count = max(self.result["updates"] - warmup, 1)
+        kept = _mean([event["noise"]["kept"] for event in self.named("round")])
         return {
             "variant": variant,
             "seed": self.config.seed,
             "accuracy": self.result["accuracy"],
             "ms_per_update": 1000 * whole / count,
             "selection_share": chosen / whole if whole else 0.0,
-            "noise": {"kept": _mean([event["noise"]["kept"] for event in self.named("round")])},
+            # where we added no noise, nobody knows which labels are wrong
+            "noise": {"kept": None if self.config.tasks.noise == "none" else kept},
         }
 
     def phases(self) -> dict[str, float]:
@@ -149,18 +151,19 @@ def group_runs(stories: Sequence[RunStory]) -> list[Group]:
     alike: dict[TrainConfig, list[RunStory]] = {}
     for story in stories:
         alike.setdefault(replace(story.config, seed=0), []).append(story)
-    different = differing_settings(list(alike))
-    groups = []
-    for config, members in alike.items():
-        values = flat_values(config)
-        parts = [values["strategy.name"]]
-        parts += [
-            f"{name.split('.')[-1]}={values.get(name)}"
-            for name in different
-            if name != "strategy.name" and not name.startswith("hardware.")
-        ]
-        groups.append(Group(" ".join(map(str, parts)), tuple(members)))
+    different = [name for name in differing_settings(list(alike)) if name != "strategy.name"]
+    telling = [name for name in different if not name.startswith("hardware.")]
+    names = [_group_name(config, telling) for config in alike]
+    if len(set(names)) < len(names):  # nothing but the hardware tells some of them apart
+        names = [_group_name(config, different) for config in alike]
+    groups = [Group(name, tuple(runs)) for name, runs in zip(names, alike.values(), strict=True)]
     return sorted(groups, key=lambda group: group.config.strategy.name != "random")
+
+
+def _group_name(config: TrainConfig, settings: Sequence[str]) -> str:
+    values = flat_values(config)
+    parts = [f"{name.split('.')[-1]}={values.get(name)}" for name in settings]
+    return " ".join((str(values["strategy.name"]), *parts))
 
 
 def differing_settings(configs: Sequence[TrainConfig]) -> list[str]:

@@ -1,4 +1,4 @@
-"""A sheet of pictures with a line or two under each."""
+"""A sheet of pictures with a few lines under each."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from derts.report.figures import any_letters, plain
+from derts.report.figures import any_letters, plain, shorten
 
-SIDE, TEXT = 96, 34  # pixels of a picture, and of the space for its caption
+SIDE, LINE = 96, 11  # pixels of a picture, and of a line under it
+LETTERS = 17  # of a line, so that it ends before the next picture's
 MOST = 100
 
 
@@ -25,30 +26,21 @@ def draw_sheet(
     shown = list(zip(pictures, captions, strict=True))[:MOST]
     columns = max(1, min(10, len(shown)))
     rows = max(1, math.ceil(len(shown) / columns))
-    width, height = max(4, columns) * (SIDE + 8), rows * (SIDE + TEXT)
+    lines = max((caption.count("\n") + 1 for _, caption in shown), default=1)
+    step = SIDE + 12 + LINE * lines
+    width, height = max(4, columns) * (SIDE + 8), rows * step
     canvas = np.full((height, width, 3), 255, dtype=np.uint8)
     figure = Figure(figsize=(width / 100, height / 100 + 0.4))
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, height / (height + 40)))
     for number, (picture, caption) in enumerate(shown):
-        x, y = number % columns * (SIDE + 8) + 4, number // columns * (SIDE + TEXT)
+        x, y = number % columns * (SIDE + 8) + 4, number // columns * step
         square = picture.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BICUBIC)
         canvas[y : y + SIDE, x : x + SIDE] = np.asarray(square)
-        lines = [shorten(line) for line in caption.split("\n")]
-        axes.text(x, y + SIDE + 3, plain("\n".join(lines)), fontsize=6.5, va="top")
+        text = "\n".join(shorten(line, LETTERS) for line in caption.split("\n"))
+        axes.text(x, y + SIDE + 3, plain(text), fontsize=6.5, va="top")
     axes.imshow(canvas)
     axes.set_axis_off()
-    figure.suptitle(plain(title), fontsize=9, x=0.01, ha="left")
+    figure.suptitle(plain(title), fontsize=9, x=4 / width, y=1 - 12 / (height + 40), ha="left")
     with any_letters():
         figure.savefig(path, dpi=150)
-
-
-def shorten(text: str, most: int = 20) -> str:
-    """The text, its middle left out where it is long.
-
-    >>> shorten("a-very-long-name-of-a-file.png", 12)
-    'a-very…e.png'
-    """
-    if len(text) <= most:
-        return text
-    return f"{text[: most // 2]}…{text[len(text) - (most - most // 2 - 1) :]}"
