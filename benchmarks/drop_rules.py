@@ -1,6 +1,10 @@
 """Which drop rule suits the demo? Compared on validation characters, never on test ones.
 
     python benchmarks/drop_rules.py --out results/drop-rules-cpu.json
+    python benchmarks/drop_rules.py --noise swap --seeds 0 1 2 --out results/swapped-labels-cpu.json
+
+With `--noise swap` the labels are swapped inside every task, 40% of them, and there is nothing to
+drop: what helps is doubt inside of tasks. Three hundred updates then, for the noise to tell.
 
 The demo's own data and settings, evaluated on the validation split. One line per run.
 """
@@ -26,16 +30,39 @@ VARIANTS: dict[str, Values] = {
     "loss, 1.25 × mean, before": {"strategy": {"name": "derts", "drop_rule": "multiple"}},
     "loss, automatic, after": {"strategy": {"name": "derts", "drop_when": "after"}},
 }
+SWAPPED: dict[str, Values] = {
+    "random": {"strategy": {"name": "random"}},
+    "random, clean tasks": {"strategy": {"name": "random"}, "tasks": {"noise": "none"}},
+    "random tasks, doubt": {
+        "strategy": {
+            "name": "derts",
+            "engine": "uniform",
+            "weights": "none",
+            "drop_score": "none",
+            "doubt": "posterior",
+        }
+    },
+    "derts, doubt": {"strategy": {"name": "derts", "doubt": "posterior"}},
+}
+SWAPS: Values = {
+    "tasks": {"noise": "swap", "swap_rate": 2.8},  # of the ten images that a class has in a task
+    "strategy": {"warmup": 60},
+    "updates": 300,
+}
 
 
 def main() -> None:
     """Run every rule with every seed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--noise", choices=["tasks", "swap"], default="tasks")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--quick", action="store_true", help="tiny, to see that it runs")
     options = parser.parse_args()
     config = apply_presets(["demo"])
+    swapped = options.noise == "swap"
+    if swapped:
+        config = with_values(config, SWAPS, "benchmark")
     if options.quick:
         config = with_values(config, {**SMALL, "updates": 42}, "--quick")
     config = with_values(config, {"evaluation": {"split": "val"}}, "benchmark")
@@ -47,7 +74,7 @@ def main() -> None:
         found.save(options.out, machine=machine(str(trainer.device)), code=code_version())
 
     tables = glyphs(characters=CHARACTERS, images_per_character=IMAGES)
-    compare(config, VARIANTS, options.seeds, tables, after_run=record)
+    compare(config, SWAPPED if swapped else VARIANTS, options.seeds, tables, after_run=record)
 
 
 if __name__ == "__main__":
