@@ -1,6 +1,7 @@
 """The report's page as a file: what it holds, what it must never hold."""
 
 import json
+import math
 import re
 import shutil
 from html.parser import HTMLParser
@@ -192,3 +193,18 @@ def test_the_projection_is_that_of_principal_components() -> None:
     assert torch.allclose(found.norm(dim=0), lengths[:2], rtol=1e-3)
     assert two_dimensions(torch.zeros(3, 1)).shape == (3, 2)
     assert bool(two_dimensions(torch.full((3, 4), float("nan"))).isfinite().all())
+
+
+def test_a_run_whose_updates_were_skipped_has_a_page(demo_folder: Path, tmp_path: Path) -> None:
+    """An event of nothing but skipped updates has no loss: a gap in the curve, no refusal."""
+    odd = copy_of(demo_folder / "derts-seed0", tmp_path / "run")
+    events = [json.loads(line) for line in (odd / "events.jsonl").read_text().splitlines()]
+    skipped = next(event for event in events if event["event"] == "update")
+    for key in ("loss", "accuracy", "gradient_norm"):
+        del skipped[key]
+    (odd / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    assert "Training loss" in make_report([odd, demo_folder / "derts-seed1"]).page
+    (story,) = read_runs([odd])
+    curve = story.curve("update", "loss")
+    assert math.isnan(curve[0][1])
+    assert not any(math.isnan(value) for _, value in curve[1:])

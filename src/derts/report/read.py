@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -60,10 +61,13 @@ class RunStory:
         return [RoundRecord.load(path) for path in self.run.round_files()]
 
     def curve(self, event: str, key: str, against: str = "update") -> Points:
-        """(update or seconds of training, value) of all events of a kind."""
+        """(update or seconds of training, value) of all events of a kind, NaN where missing."""
         spent = self._seconds()
         return [
-            (spent(found["update"]) if against == "seconds" else float(found["update"]), found[key])
+            (
+                spent(found["update"]) if against == "seconds" else float(found["update"]),
+                found.get(key, math.nan),
+            )
             for found in self.named(event)
         ]
 
@@ -198,11 +202,14 @@ def comparison_of(groups: Sequence[Group]) -> Comparison:
 
 
 def _is_event(event: object) -> bool:
-    """Whether a line of the log has what is read from its kind."""
+    """Whether a line of the log has what is read from its kind.
+
+    Where every update since the event before was skipped, there is no loss and no accuracy.
+    """
     if not isinstance(event, dict) or not isinstance(event.get("update"), int):
         return False
     wanted: dict[str, tuple[str, ...]] = {
-        "update": ("loss", "accuracy"),
+        "update": ("loss", "accuracy") if "loss" in event or "accuracy" in event else (),
         "validation": ("accuracy",),
         "round": ("round",),
     }
