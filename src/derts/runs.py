@@ -144,6 +144,9 @@ class Run:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a reader, or a crash, never sees half of it."""
+    if path.exists() and not path.is_file():  # a pipe or a device, such as /dev/stdout
+        path.write_bytes(content)
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:

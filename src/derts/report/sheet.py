@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from derts.report.figures import any_letters, plain
+from derts.report.figures import any_letters, plain, save_figure
 
 SIDE, TEXT = 96, 34  # pixels of a picture, and of the space for its caption
 MOST = 100
@@ -40,7 +40,7 @@ def draw_sheet(
     axes.set_axis_off()
     figure.suptitle(plain(title), fontsize=9, x=0.01, ha="left")
     with any_letters():
-        figure.savefig(path, dpi=150)
+        save_figure(figure, path, dpi=150)
 
 
 def shorten(text: str, most: int = 20) -> str:
