@@ -208,3 +208,35 @@ def test_a_run_whose_updates_were_skipped_has_a_page(demo_folder: Path, tmp_path
     curve = story.curve("update", "loss")
     assert math.isnan(curve[0][1])
     assert not any(math.isnan(value) for _, value in curve[1:])
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "value"),
+    [
+        ("result.json", "accuracy", None),
+        ("result.json", "interval", "wide"),
+        ("result.json", "updates", 10**400),
+        ("result.json", "split", 3),
+        ("result.json", "code", []),
+        ("result.json", "accuracies", 7),
+        ("events.jsonl", "noise", {}),
+        ("events.jsonl", "update", 10**400),
+        ("events.jsonl", "seconds", {"update": None}),
+    ],
+)
+@pytest.mark.parametrize("command", [["report", "-o", "page.html"], ["compare"]])
+def test_altered_numbers_are_one_line(
+    file: str, key: str, value: object, command: list[str], demo_folder: Path, in_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    odd = copy_of(demo_folder / "derts-seed0", in_folder / "run") / file
+    content = odd.read_text()
+    records = [json.loads(line) for line in ([content] if file[0] == "r" else content.splitlines())]
+    for record in records:
+        if key in record:
+            record[key] = value
+    odd.write_text("\n".join(map(json.dumps, records)))
+    assert run([command[0], "run", *command[1:]]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert file in line
+    assert not (in_folder / "page.html").exists()

@@ -14,10 +14,11 @@ from derts.comparison import Comparison
 from derts.config import TrainConfig
 from derts.config_file import as_values
 from derts.errors import DertsError
-from derts.runs import Event, Run
+from derts.runs import Event, Run, is_number
 from derts.selection.record import RoundRecord
 
 Points = list[tuple[float, float]]
+NOISE = {"pool", "dropped", "kept"}
 
 
 class RunStory:
@@ -208,19 +209,21 @@ def _is_event(event: object) -> bool:
     """
     if not isinstance(event, dict) or not isinstance(event.get("update"), int):
         return False
+    if not is_number(event["update"]):
+        return False
     wanted: dict[str, tuple[str, ...]] = {
         "update": ("loss", "accuracy") if "loss" in event or "accuracy" in event else (),
         "validation": ("accuracy",),
         "round": ("round",),
     }
     kind = str(event.get("event"))
-    if not all(isinstance(event.get(name), int | float) for name in wanted.get(kind, ())):
+    if not all(is_number(event.get(name)) for name in wanted.get(kind, ())):
         return False
     inner = {"update": "seconds", "round": "noise"}.get(kind)
     values = event.get(inner) if inner else {}
-    return isinstance(values, dict) and all(
-        value is None or isinstance(value, int | float) for value in values.values()
-    )
+    if not isinstance(values, dict) or (kind == "round" and not values.keys() >= NOISE):
+        return False
+    return all(is_number(value) or (value is None and kind == "round") for value in values.values())
 
 
 def _training(seconds: dict[str, float]) -> float:
