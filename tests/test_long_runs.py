@@ -45,7 +45,8 @@ commands = {
     "predict": ["run", "--support", "photos", "--query", "inbox"],
     "inspect": ["run", "--tasks", "10"],
     "completion": ["bash"],
-    "reproduce": ["all", "--dataset", "glyphs", "--dry-run"],
+    "reproduce": ["table3", "case-study", "--dataset", "glyphs", "--updates-scale", "0.0005",
+                  "--seeds", "1", "--only", "strategy=derts", "--devices", "cpu", "--quiet"],
     "demo": ["--seeds", "1", "--updates", "42", "--small", "--quiet"],
 }
 for name, words in commands.items():

@@ -16,6 +16,7 @@ from derts.cli import run
 from derts.data import ImageTable, glyphs, save_table
 from derts.errors import DertsError
 from derts.predict import load_model
+from derts.training.checkpoint import checkpoint_files
 
 SMALL = [
     "--model.width", "12", "--tasks.way", "3", "--tasks.shot", "3", "--tasks.query", "4",
@@ -143,3 +144,19 @@ def test_what_cannot_be_predicted_is_named(own: Path, tmp_path: Path) -> None:
         load_model(tmp_path / "model.safetensors")
     with pytest.raises(DertsError, match="not a run folder"):
         load_model(tmp_path / "nowhere")
+
+
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(own / "run", tmp_path / "run")
+    newest = checkpoint_files(tmp_path / "run" / "checkpoints")[-1]
+    older = newest.with_name("update-0000000.ckpt")
+    older.write_bytes(newest.read_bytes())
+    newest.write_bytes(newest.read_bytes()[:-1])
+    load_model(tmp_path / "run")
+    assert "going on from the one before it, update-0000000.ckpt" in capsys.readouterr().err
+    older.write_bytes(b"")
+    with pytest.raises(DertsError, match="none before it that is whole: train again"):
+        load_model(tmp_path / "run")
+    assert capsys.readouterr().err == ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import errno
 import importlib
 import os
 import signal
@@ -11,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from derts import __version__
-from derts.errors import DertsError
+from derts.errors import DISK_FULL, DertsError
 
 COMMANDS = {
     "demo": ("derts.commands.demo:demo", "random against derts on built-in, mislabelled tasks"),
@@ -54,7 +53,7 @@ def run(given: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 2
     except OSError as error:
-        if error.errno == errno.ENOSPC:
+        if error.errno in DISK_FULL:
             return _fail(f"the disk is full ({error.filename or 'while writing'}): free some space")
         if error.filename is None:
             raise

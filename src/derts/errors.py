@@ -1,5 +1,10 @@
 """The one exception for input that cannot work: what is wrong, and how to mend it."""
 
+import errno
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""How the system says that a file cannot grow: no space, no quota, a limit."""
+
 
 class DertsError(Exception):
     """Bad input or a state that cannot go on.

@@ -23,7 +23,7 @@ from derts.errors import DertsError
 from derts.learners import AnyLearner, build_learner
 from derts.learners.embedding import evaluation_mode
 from derts.runs import Run, write_atomically
-from derts.training.checkpoint import checkpoint_files, load_checkpoint
+from derts.training.checkpoint import newest_checkpoint, say
 
 FORMAT = "derts-model-1"
 AT_ONCE = 128
@@ -166,11 +166,11 @@ def load_model(path: Path | str) -> FewShotModel:
     if path.is_file():
         return _load_file(path)
     run = Run.open(path)
-    found = checkpoint_files(run.path / "checkpoints")
-    if not found:
+    found = newest_checkpoint(run.path / "checkpoints", say)
+    if found is None:
         raise DertsError(f"{path} holds no checkpoint: train it first")
-    card = make_card(run)
-    return _build(run.config, card, load_checkpoint(found[-1])["learner"], str(found[-1]))
+    file, state = found
+    return _build(run.config, make_card(run), state["learner"], str(file))
 
 
 def make_card(run: Run) -> Card:

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from derts import __version__
 from derts.config import TrainConfig
@@ -131,7 +131,7 @@ class Run:
             return None
         except (OSError, ValueError) as error:
             raise DertsError(f"{path} is damaged ({error}): remove it and resume") from None
-        if not isinstance(found, dict) or "accuracy" not in found:
+        if not _is_result(found):
             raise DertsError(f"{path} holds no result: remove it and resume the run")
         return found
 
@@ -142,8 +142,28 @@ class Run:
         return target
 
 
+def is_number(value: object) -> bool:
+    """Whether a value from JSON can be counted with."""
+    return isinstance(value, int | float) and abs(value) < 1e300  # no NaN either
+
+
+def _is_result(found: object) -> TypeGuard[Event]:
+    """Whether this has what is read from a result, and of the right kind."""
+    return (
+        isinstance(found, dict)
+        and all(is_number(found.get(name)) for name in ("accuracy", "interval", "updates"))
+        and isinstance(found.get("split"), str)
+        and all(isinstance(found.get(name, {}), dict) for name in ("seconds", "code", "machine"))
+        and isinstance(found.get("accuracies", []), list)
+        and all(map(is_number, found.get("accuracies", [])))
+    )
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a reader, or a crash, never sees half of it."""
+    if path.exists() and not path.is_file():  # a pipe or a device, such as /dev/stdout
+        path.write_bytes(content)
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:

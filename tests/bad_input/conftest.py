@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from derts.cli import run
-from derts.config import EvaluationConfig, ModelConfig, TaskConfig, TrainConfig
+from derts.config import EvaluationConfig, ModelConfig, StrategyConfig, TaskConfig, TrainConfig
 from derts.data import ImageTable
 from derts.data import prepare as make_store
 from derts.training import train
@@ -57,8 +57,10 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory, letters: dict[str, Im
         tasks=TaskConfig(shot=1, query=2),
         model=ModelConfig(width=4),
         evaluation=EvaluationConfig(tasks=5, query=3),
+        strategy=StrategyConfig("derts", warmup=0, pool=8),
         updates=2,
         meta_batch=2,
+        validate_every=1,
     )
     out = tmp_path_factory.mktemp("bad-input") / "run"
     train(config, out, tables=letters, quiet=True)

@@ -1,4 +1,4 @@
-"""Generated input of every kind ends in success or in one clear line: 1,500 cases.
+"""Generated input of every kind ends in success or in one clear line: 1,810 cases.
 
 `EXAMPLES` says how many of each kind; a test adds them up.
 """
@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from derts.cli import COMMANDS
 from derts.config import TrainConfig
 from derts.config_file import read_config, to_toml
 from derts.data import ImageTable, open_store, verify_store
@@ -36,7 +37,7 @@ Attempt = Callable[[list[str]], tuple[int, str]]
 
 EXAMPLES = {
     "config": 250,
-    "options": 80,
+    "options": 130,
     "folder": 80,
     "csv": 120,
     "pickle": 220,
@@ -48,6 +49,7 @@ EXAMPLES = {
     "matrix": 120,
     "pool": 100,
     "function": 150,
+    "reader": 60,
 }
 
 
@@ -139,15 +141,15 @@ def test_configs(content: bytes) -> None:
 words = st.sampled_from(
     ["--updates", "--tasks.way", "--tasks.noise", "--optimiser.lr", "--strategy.ratio", "--seed",
      "--preset", "--config", "--out", "--resume", "--k", "--shot", "--size", "--workers", "--help=",
+     "-o", "--only", "--dataset", "--seeds", "--support", "--tasks", "all", "table1", "bash",
      "train", "data", "select", "evaluate", "", "-", "--", "--=", "-h=1", "0", "-1", "nan", "1e999"]
 ) | st.text(max_size=6)  # fmt: skip
 
 
 @given(
-    st.sampled_from(["train", "evaluate", "diagnose", "select", "data info", "data verify",
-                     "data prepare", "demo", "data"]),
+    st.sampled_from([*COMMANDS, "data"]),
     st.lists(words, max_size=4),
-)  # fmt: skip
+)
 @generated("options")
 def test_options(attempt: Attempt, in_folder: Path, command: str, given_words: list[str]) -> None:
     where = {
@@ -155,6 +157,9 @@ def test_options(attempt: Attempt, in_folder: Path, command: str, given_words: l
         "demo": ["--seeds", "0"],
         "data prepare": ["nowhere", "store"],
         "data": [],
+        "completion": [],
+        "reproduce": ["--dry-run"],
+        "predict": ["nowhere", "--support", "nowhere", "--query", "nowhere"],
     }.get(command, ["nowhere"])
     try:
         attempt([*command.split(), *given_words, *where])
@@ -432,3 +437,39 @@ def test_functions(shape: list[int], values: list[float], k: int, value: float) 
             call()
         except DertsError as error:
             one_line(error)
+
+
+READERS = [
+    ["report", "RUN", "-o", "page.html"],
+    ["runs", "."],
+    ["compare", "RUN", "RUN"],
+    ["export", "RUN", "model.safetensors"],
+    ["predict", "RUN", "--support", "nowhere", "--query", "nowhere"],
+]
+
+
+@given(
+    st.sampled_from(["events.jsonl", "result.json", "config.toml", "round", "checkpoint"]),
+    damage | changes,
+    st.sampled_from(READERS),
+)
+@generated("reader")
+def test_commands_that_read_runs(
+    attempt: Attempt, in_folder: Path, finished_run: Path, name: str, how: Any, words: list[str]
+) -> None:
+    """One of a run's files has other bytes, or other values in its right format."""
+    shutil.rmtree("run", ignore_errors=True)
+    shutil.copytree(finished_run, "run")
+    folder = {"round": "rounds", "checkpoint": "checkpoints"}.get(name)
+    file = sorted(Path("run", folder).iterdir())[-1] if folder else Path("run", name)
+    content = file.read_bytes()
+    if isinstance(how, list):
+        content = damaged(content, how)
+    elif file.suffix in (".json", ".jsonl"):
+        lines = [content] if file.suffix == ".json" else content.splitlines()
+        values = [json.loads(line) for line in lines]
+        changed = [change(value, *how) for value in values]
+        content = b"\n".join(json.dumps(value).encode() for value in changed)
+    file.write_bytes(content)
+    attempt(["run" if word == "RUN" else word for word in words])
+    assert not list(in_folder.rglob(".*.tmp"))

@@ -1,10 +1,14 @@
 """The page in a real browser: nothing on the console, tables sort, hovering shows a task."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from derts.data import open_data
+from derts.report.page import make_report
+from derts.runs import Run
 from tests.report.browser import Browser, browser, missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
@@ -98,3 +102,35 @@ def brightness(color: str) -> float:
     2.0
     """
     return sum(map(float, color[4:-1].split(","))) / 3
+
+
+TRAPS = (
+    "<img src=x onerror='window.hit = 1'>",
+    "</script><script>window.hit = 1</script>",
+    '" onmouseover="window.hit = 1" x="',
+    "<svg/onload=window.hit=1>",
+    "&lt;b&gt;\x1b[31m\x07\u202e",
+)
+
+
+def test_markup_in_class_names_stays_text(demo_folder: Path, tmp_path: Path) -> None:
+    """Class names that would run a script, end an element or an attribute, or turn text around."""
+    run = demo_folder / "derts-seed0"
+    data = Run.open(run).config.data
+    table = open_data(data)["train"]
+    names = tuple(f"{TRAPS[n % len(TRAPS)]}{n}" for n in range(len(table.class_names)))
+    trapped = replace(table, class_names=names)
+    page = make_report([run], tables={data: trapped}).save(tmp_path / "page.html")
+    with browser() as opened:
+        opened.open(page)
+        before = opened.run("return document.querySelectorAll('script, img, [onmouseover]').length")
+        assert before == 2  # our two scripts
+        opened.hover(".map circle:last-of-type")
+        assert not opened.run("return document.getElementById('tip').hidden")
+        assert opened.run("return window.hit === undefined")
+        titles = "return [...document.querySelectorAll('.picture[title]')].map(p => p.title)"
+        shown = set(opened.run(titles))
+        assert shown <= set(names)
+        assert all(any(name.startswith(trap) for name in shown) for trap in TRAPS)
+        assert opened.run("return document.querySelectorAll('script, img').length") == 2
+        assert opened.console() == []

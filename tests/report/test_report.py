@@ -1,6 +1,7 @@
 """The report's page as a file: what it holds, what it must never hold."""
 
 import json
+import math
 import re
 import shutil
 from html.parser import HTMLParser
@@ -221,3 +222,50 @@ def test_long_names_leave_room_for_the_figures(demo_folder: Path, tmp_path: Path
     for name, (_, figure) in made.figures.figures.items():
         if not name.startswith("map"):
             assert figure.axes[0].get_position().width > 0.4, name
+
+
+def test_a_run_whose_updates_were_skipped_has_a_page(demo_folder: Path, tmp_path: Path) -> None:
+    """An event of nothing but skipped updates has no loss: a gap in the curve, no refusal."""
+    odd = copy_of(demo_folder / "derts-seed0", tmp_path / "run")
+    events = [json.loads(line) for line in (odd / "events.jsonl").read_text().splitlines()]
+    skipped = next(event for event in events if event["event"] == "update")
+    for key in ("loss", "accuracy", "gradient_norm"):
+        del skipped[key]
+    (odd / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    assert "Training loss" in make_report([odd, demo_folder / "derts-seed1"]).page
+    (story,) = read_runs([odd])
+    curve = story.curve("update", "loss")
+    assert math.isnan(curve[0][1])
+    assert not any(math.isnan(value) for _, value in curve[1:])
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "value"),
+    [
+        ("result.json", "accuracy", None),
+        ("result.json", "interval", "wide"),
+        ("result.json", "updates", 10**400),
+        ("result.json", "split", 3),
+        ("result.json", "code", []),
+        ("result.json", "accuracies", 7),
+        ("events.jsonl", "noise", {}),
+        ("events.jsonl", "update", 10**400),
+        ("events.jsonl", "seconds", {"update": None}),
+    ],
+)
+@pytest.mark.parametrize("command", [["report", "-o", "page.html"], ["compare"]])
+def test_altered_numbers_are_one_line(
+    file: str, key: str, value: object, command: list[str], demo_folder: Path, in_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    odd = copy_of(demo_folder / "derts-seed0", in_folder / "run") / file
+    content = odd.read_text()
+    records = [json.loads(line) for line in ([content] if file[0] == "r" else content.splitlines())]
+    for record in records:
+        if key in record:
+            record[key] = value
+    odd.write_text("\n".join(map(json.dumps, records)))
+    assert run([command[0], "run", *command[1:]]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert file in line
+    assert not (in_folder / "page.html").exists()

@@ -24,6 +24,7 @@ def test_curves_are_what_was_logged(tmp_path: Path) -> None:
         {"event": "update", "update": 2, "loss": 2.0},
         {"event": "validation", "update": 2, "accuracy": 40.0},
         {"event": "round", "update": 2},
+        {"event": "update", "update": 3},  # skipped: there is no loss
         {"event": "update", "update": 4, "loss": 0.5},
         {"event": "validation", "update": 4, "accuracy": 50.0},
         {"event": "update", "update": 5, "loss": 0.1},

@@ -1,5 +1,6 @@
 """Runs of the grid: done once, resumed, shared, and on several workers."""
 
+import errno
 import json
 import os
 import signal
@@ -20,7 +21,11 @@ from derts.reproduce.grid import alone_in, find_devices, run_grid
 from derts.reproduce.job import Job, point_file, to_run
 from derts.reproduce.running import Worker, run_job, seconds_per_update
 from derts.runs import Run
+from derts.tasks import TaskPool
+from derts.training import Trainer
+from derts.training.bad_numbers import BadNumbersError
 from derts.training.checkpoint import checkpoint_files, load_checkpoint
+from derts.training.lock import locked
 
 
 def result(job: Job, update: int) -> list[float]:
@@ -254,3 +259,89 @@ def test_a_lost_worker_is_reported_and_an_interrupted_one_saves(in_folder: Path)
     assert "interrupted: finished runs and checkpoints are kept" in said.read_text()
     assert "Traceback" not in said.read_text()
     assert any(checkpoint_files(folder / "checkpoints") for folder in at_work())
+
+
+def test_a_result_is_there_only_once_its_model_is(
+    protonet_jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the last checkpoint and the result: the result comes when run again."""
+    tables = open_data("glyphs")
+    job = by_strategy(protonet_jobs, "random")
+    whole = elsewhere(job, tmp_path / "whole")
+    run_job(whole, tables)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "write_result", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_job(replace(job, points=(10,)), tables)
+    assert checkpoint_files(job.folder / "checkpoints")[-1].name == "update-0000010.ckpt"
+    assert to_run({(job.setting, 0): job}) == [job]
+    assert run_job(job, tables)
+    assert result(job, 10) == result(whole, 10)
+    assert (job.folder / "result.json").is_file()
+
+
+def test_a_damaged_checkpoint_or_warm_up_costs_no_run(
+    protonet_jobs: list[Job], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = open_data("glyphs")
+    job = by_strategy(protonet_jobs, "derts")
+    job = replace(
+        job,
+        points=(4, 10),
+        config=replace(job.config, strategy=replace(job.config.strategy, warmup=4)),
+    )
+    whole = elsewhere(job, tmp_path / "whole")
+    run_job(whole, tables)
+    asked = iter([False] * 14 + [True] * 99)
+    assert not run_job(job, tables, stopping=lambda: next(asked))
+    newest = checkpoint_files(job.folder / "checkpoints")[-1]
+    newest.write_bytes(newest.read_bytes()[:1000])
+    assert run_job(job, tables)
+    assert f"{newest} is damaged" in capsys.readouterr().err
+    assert all(torch.equal(value, weights(whole)[key]) for key, value in weights(job).items())
+    (shared,) = checkpoint_files(job.warmup)
+    shared.write_bytes(b"")
+    other = replace(job, folder=tmp_path / "other")
+    assert run_job(other, tables)
+    assert "the warm-up is done again" in capsys.readouterr().err
+    assert result(other, 10) == result(whole, 10)
+    assert load_checkpoint(shared)["update"] == 4
+
+
+def test_a_full_disk_and_bad_numbers_are_named(
+    protonet_jobs: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = protonet_jobs[0]
+
+    def quiet(count: int = 1, note: str | None = None) -> None:
+        pass
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("derts.reproduce.running.save_checkpoint", full)
+        ending, reason = Worker("cpu").run(job, quiet, lambda: False)
+    assert (ending, "is full: free some space, then run this again" in reason) == ("failed", True)
+    assert not (job.folder / "error.txt").exists()
+
+    def bad(trainer: Trainer, *_: object) -> None:
+        raise BadNumbersError("not finite", trainer.draw(2, "check", 0))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train", bad)
+        ending, reason = Worker("cpu").run(job, quiet, lambda: False)
+    assert (ending, reason.startswith("not finite (2 of its tasks are in ")) == ("failed", True)
+    assert len(TaskPool.load(job.folder / "bad-tasks.safetensors")) == 2
+    assert Worker("cpu").run(job, quiet, lambda: False)[0] == "finished"
+
+
+def test_a_run_folder_in_use_is_left_alone(protonet_jobs: list[Job]) -> None:
+    pytest.importorskip("fcntl")
+    job = protonet_jobs[0]
+    with locked(job.folder), pytest.raises(DertsError, match="is in use by process"):
+        run_job(job, open_data("glyphs"))

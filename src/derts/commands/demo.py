@@ -56,6 +56,7 @@ def demo(arguments: Sequence[str]) -> None:
     from derts.data import open_data
     from derts.progress import progress
     from derts.report.page import make_report
+    from derts.runs import write_atomically
 
     config = with_values(apply_presets(["demo"]), SETTINGS, "the demo")
     if options.small:
@@ -80,7 +81,7 @@ def demo(arguments: Sequence[str]) -> None:
         f"mean ± 95% interval over {options.seeds} seeds:\n"
     )
     report = f"{about}\n{table_text(found.table())}\n"
-    (options.out / "report.txt").write_text(report, encoding="utf-8")
+    write_atomically(options.out / "report.txt", report.encode())
     print(report)
     runs = [options.out / f"{name}-seed{seed}" for name in names for seed in range(options.seeds)]
     page = make_report(runs).save(options.out / "report.html")

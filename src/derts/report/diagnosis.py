@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from derts.report.figures import save_figure
+
 Rows = list[tuple[str, ...]]
 
 
@@ -64,7 +66,7 @@ def draw_diagnosis(values: dict[str, Any], path: Path) -> None:
     left.set_title(f"{values['selected']} of {values['pool']} tasks selected (lower is better)")
     left.legend(frameon=False, fontsize=8)
     _draw_scores(right, values["scores"])
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path, dpi=150)
 
 
 def _draw_scores(axes: Any, scores: list[dict[str, Any]]) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from derts.clock import TRAINING_PHASES
 from derts.report.read import Group, RunStory
+from derts.runs import write_atomically
 
 # readable on white and on black
 COLORS = ("#7f8794", "#3f7fd9", "#d9822b", "#2f9e6e", "#c2477f", "#8a63d2", "#a08a1c")
@@ -79,7 +80,7 @@ class FigureSheet:
         for name, (_, figure) in self.figures.items():
             paths.append(folder / f"{name}.png")
             with any_letters():
-                figure.savefig(paths[-1], dpi=PRINT_DPI, facecolor="white")
+                save_figure(figure, paths[-1], dpi=PRINT_DPI, facecolor="white")
         return paths
 
 
@@ -120,6 +121,13 @@ def group_colors(groups: Sequence[Group]) -> dict[str, str]:
     grey = groups[0].config.strategy.name == "random"
     kept = COLORS if grey else COLORS[1:]
     return {group.name: kept[number % len(kept)] for number, group in enumerate(groups)}
+
+
+def save_figure(figure: Any, path: Path, **settings: Any) -> None:
+    """Write a figure in the format of the file's name, whole or not at all."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=path.suffix[1:] or None, **settings)
+    write_atomically(path, buffer.getvalue())
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,10 +14,11 @@ from derts.comparison import Comparison
 from derts.config import TrainConfig
 from derts.config_file import as_values
 from derts.errors import DertsError
-from derts.runs import Event, Run
+from derts.runs import Event, Run, is_number
 from derts.selection.record import RoundRecord
 
 Points = list[tuple[float, float]]
+NOISE = {"pool", "dropped", "kept"}
 
 
 class RunStory:
@@ -60,10 +62,13 @@ class RunStory:
         return [RoundRecord.load(path) for path in self.run.round_files()]
 
     def curve(self, event: str, key: str, against: str = "update") -> Points:
-        """(update or seconds of training, value) of all events of a kind."""
+        """(update or seconds of training, value) of all events of a kind, NaN where missing."""
         spent = self._seconds()
         return [
-            (spent(found["update"]) if against == "seconds" else float(found["update"]), found[key])
+            (
+                spent(found["update"]) if against == "seconds" else float(found["update"]),
+                found.get(key, math.nan),
+            )
             for found in self.named(event)
         ]
 
@@ -201,22 +206,27 @@ def comparison_of(groups: Sequence[Group]) -> Comparison:
 
 
 def _is_event(event: object) -> bool:
-    """Whether a line of the log has what is read from its kind."""
+    """Whether a line of the log has what is read from its kind.
+
+    Where every update since the event before was skipped, there is no loss and no accuracy.
+    """
     if not isinstance(event, dict) or not isinstance(event.get("update"), int):
         return False
+    if not is_number(event["update"]):
+        return False
     wanted: dict[str, tuple[str, ...]] = {
-        "update": ("loss", "accuracy"),
+        "update": ("loss", "accuracy") if "loss" in event or "accuracy" in event else (),
         "validation": ("accuracy",),
         "round": ("round",),
     }
     kind = str(event.get("event"))
-    if not all(isinstance(event.get(name), int | float) for name in wanted.get(kind, ())):
+    if not all(is_number(event.get(name)) for name in wanted.get(kind, ())):
         return False
     inner = {"update": "seconds", "round": "noise"}.get(kind)
     values = event.get(inner) if inner else {}
-    return isinstance(values, dict) and all(
-        value is None or isinstance(value, int | float) for value in values.values()
-    )
+    if not isinstance(values, dict) or (kind == "round" and not values.keys() >= NOISE):
+        return False
+    return all(is_number(value) or (value is None and kind == "round") for value in values.values())
 
 
 def _training(seconds: dict[str, float]) -> float:

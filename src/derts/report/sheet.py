@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from derts.report.figures import any_letters, plain, shorten
+from derts.report.figures import any_letters, plain, save_figure, shorten
 
 SIDE, LINE = 96, 11  # pixels of a picture, and of a line under it
 LETTERS = 17  # of a line, so that it ends before the next picture's
@@ -43,4 +43,4 @@ def draw_sheet(
     axes.set_axis_off()
     figure.suptitle(plain(title), fontsize=9, x=4 / width, y=1 - 12 / (height + 40), ha="left")
     with any_letters():
-        figure.savefig(path, dpi=150)
+        save_figure(figure, path, dpi=150)

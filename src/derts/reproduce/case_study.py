@@ -14,7 +14,9 @@ import torch
 
 from derts.data import open_data
 from derts.data.table import ImageTable
+from derts.errors import DertsError
 from derts.gradients import estimate_pool, with_random_labels
+from derts.report.figures import save_figure
 from derts.reproduce.job import Job
 from derts.reproduce.paper import class_words
 from derts.reproduce.recipe import Setting, cells
@@ -22,7 +24,7 @@ from derts.selection.choice import Choice, Seed, choose, needs_reference
 from derts.selection.derts import pick_facilities
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
-from derts.training.checkpoint import checkpoint_files, load_checkpoint
+from derts.training.checkpoint import newest_checkpoint, say
 from derts.training.loop import Trainer
 
 SHOWN = 3  # tasks of each kind
@@ -50,7 +52,10 @@ def draw_case_studies(jobs: Mapping[tuple[Setting, int], Job]) -> list[Path]:
 def draw_case_study(job: Job, tables: Mapping[str, ImageTable], path: Path) -> None:
     """Let the trained run choose from a fresh pool; draw tasks of both kinds, taken at random."""
     trainer = Trainer(job.config, tables)
-    trainer.load_state_dict(load_checkpoint(checkpoint_files(job.folder / "checkpoints")[-1]))
+    saved = newest_checkpoint(job.folder / "checkpoints", say)
+    if saved is None:
+        raise DertsError(f"{job.folder} holds no checkpoint: remove the folder and run it again")
+    trainer.load_state_dict(saved[1])
     config, seed = trainer.config.strategy, trainer.config.seed
     pool = trainer.draw(config.pool, "case-study", 0, config.pool_images)
     estimate = estimate_pool(
@@ -107,7 +112,7 @@ def _draw(table: ImageTable, tasks: TaskPool, notes: list[str], path: Path) -> N
         panels[row, 0].set_ylabel(note, rotation=0, ha="right", va="center", fontsize=8)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # class names in scripts that the font does not have
-        figure.savefig(path, dpi=110)
+        save_figure(figure, path, dpi=110)
 
 
 def _montage(table: ImageTable, indices: torch.Tensor) -> Any:

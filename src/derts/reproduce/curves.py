@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from derts.errors import DertsError
+from derts.report.figures import save_figure
 from derts.reproduce.job import Job
 from derts.reproduce.recipe import Setting, cells
 from derts.runs import Run, write_atomically
@@ -47,7 +48,7 @@ def _curve(panel: str, strategy: str, seed: int, run: Run) -> Curve:
     losses: list[float] = []
     for event in run.events():
         if event["event"] == "update":
-            losses.append(event["loss"])
+            losses += [event["loss"]] if "loss" in event else []  # none: all updates were skipped
         elif event["event"] == "validation" and losses:
             mean = sum(losses) / len(losses)
             points.append((event["update"], round(event["accuracy"], 4), round(mean, 6)))
@@ -102,7 +103,7 @@ def draw_curves(found: Sequence[Curve], path: Path) -> None:
         left.set(title=title, xlabel="updates", ylabel="accuracy on validation classes, %")
         right.set(title=title, xlabel="updates", ylabel="training loss (noisy labels)")
         left.legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path, dpi=150)
 
 
 def _draw(axes: Any, runs: Sequence[Curve], key: str, color: str) -> None:

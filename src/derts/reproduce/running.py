@@ -15,19 +15,21 @@ import torch
 from derts.clock import TRAINING_PHASES
 from derts.data import open_data
 from derts.data.table import ImageTable
-from derts.errors import DertsError
+from derts.errors import DISK_FULL, DertsError
 from derts.progress import Advance
 from derts.reproduce.job import Job, point_file
-from derts.runs import Run, write_atomically
+from derts.runs import LOCK, Run, write_atomically
+from derts.training.bad_numbers import BadNumbersError
 from derts.training.checkpoint import (
     checkpoint_files,
-    load_checkpoint,
     newest_checkpoint,
     save_checkpoint,
+    say,
 )
 from derts.training.hardware import choose_device, place_table
+from derts.training.lock import locked
 from derts.training.loop import Trainer, evaluation_tasks
-from derts.training.run import make_result
+from derts.training.run import keep_tasks, make_result
 
 Tables = Mapping[str, ImageTable]
 Ending = Literal["finished", "stopped", "failed"]
@@ -53,10 +55,12 @@ class Worker:
         except Exception as error:  # one job's failure is not the grid's
             lines = str(error).splitlines()
             reason = lines[0] if lines else type(error).__name__
-            if not isinstance(error, DertsError):
+            if isinstance(error, OSError) and error.errno in DISK_FULL:
+                reason = f"the disk of {job.folder} is full: free some space, then run this again"
+            elif not isinstance(error, DertsError):
                 reason = f"{type(error).__name__}: {reason} (see {job.folder / 'error.txt'})"
                 job.folder.mkdir(parents=True, exist_ok=True)
-                (job.folder / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+                write_atomically(job.folder / "error.txt", traceback.format_exc().encode())
             return "failed", reason
         finally:
             if torch.cuda.is_initialized():
@@ -84,7 +88,13 @@ def run_job(
     stopping: Callable[[], bool] = lambda: False,
 ) -> bool:
     """Train up to job.until, evaluating at the points on the way; False if stopped before."""
+    with locked(job.folder):
+        return _run_alone(job, tables, advance, stopping)
+
+
+def _run_alone(job: Job, tables: Tables, advance: Advance, stopping: Callable[[], bool]) -> bool:
     trainer, run = _begin(job, tables)
+    _measure(job, trainer, run)  # a process may have been killed just before that
     if trainer.update >= job.until and not point_file(run.path, job.until).exists():
         raise DertsError(
             f"{job.folder} went on past update {job.until} without being evaluated there: "
@@ -93,13 +103,20 @@ def run_job(
     run.log({"event": "start", "update": trainer.update})
     advance(trainer.update)
     while trainer.update < job.until and not stopping():
-        trainer.train(_next_stop(job, trainer.update), advance, stopping)
+        begun = trainer.update
+        try:
+            trainer.train(_next_stop(job, begun), advance, stopping)
+        except BadNumbersError as error:
+            raise DertsError(f"{error}{keep_tasks(error, run.path)}") from None
+        if trainer.update == begun:
+            break
         if trainer.update == job.config.strategy.warmup:
             _share_warmup(job, trainer, run)
-        _look(job, trainer, run)
+        _validate(job, trainer)
         with trainer.clock.phase("checkpoint"):
             state = {**trainer.state_dict(), "logs": run.positions()}
             save_checkpoint(run.path / "checkpoints", trainer.update, state)
+        _measure(job, trainer, run)  # last: a result says that its model is there
     if trainer.update == job.config.updates:
         for old in checkpoint_files(run.path / "checkpoints")[:-1]:
             old.unlink()
@@ -108,7 +125,7 @@ def run_job(
 
 def _begin(job: Job, tables: Tables) -> tuple[Trainer, Run]:
     """A trainer where the run stands: at its checkpoint, after a shared warm-up, or new."""
-    config, saved = job.config, newest_checkpoint(job.folder / "checkpoints")
+    config, saved = job.config, newest_checkpoint(job.folder / "checkpoints", say)
     trainer = Trainer(config, tables)
     for split in ("val", config.evaluation.split):  # refuse now what would fail at the end
         evaluation_tasks(config, trainer.split(split))
@@ -119,14 +136,18 @@ def _begin(job: Job, tables: Tables) -> tuple[Trainer, Run]:
         trainer.log = trainer.context.log = run.log
         return trainer, run
     # what a crash before the first checkpoint left is not worth keeping
-    shutil.rmtree(job.folder, ignore_errors=True)
+    for old in job.folder.iterdir():
+        if old.is_dir() and not old.is_symlink():
+            shutil.rmtree(old)
+        elif old.name != LOCK:
+            old.unlink()
     run = Run.create(job.folder, config)
     trainer.log = trainer.context.log = run.log
-    shared = checkpoint_files(job.warmup)
-    if shared and config.strategy.warmup <= min(job.points):
-        trainer.load_state_dict(load_checkpoint(shared[-1]))
+    shared = _shared_warmup(job) if config.strategy.warmup <= min(job.points) else None
+    if shared is not None:
+        trainer.load_state_dict(shared)
         shutil.copyfile(job.warmup / "events.jsonl", run.path / "events.jsonl")
-        _look(job, trainer, run)
+        _validate(job, trainer)
     return trainer, run
 
 
@@ -137,12 +158,22 @@ def _next_stop(job: Job, update: int) -> int:
     return min(*stops, job.until)
 
 
+def _shared_warmup(job: Job) -> dict[str, Any] | None:
+    """The end of the warm-up that another run left, if it is whole."""
+    try:
+        found = newest_checkpoint(job.warmup)
+    except DertsError as error:
+        say(f"{str(error).rpartition(',')[0]}: the warm-up is done again")
+        return None
+    return None if found is None else found[1]
+
+
 def _share_warmup(job: Job, trainer: Trainer, run: Run) -> None:
     """Leave the end of the warm-up for others, or take theirs if they were first."""
-    found = checkpoint_files(job.warmup)
-    if found:
+    found = _shared_warmup(job)
+    if found is not None:
         seconds = dict(trainer.clock.seconds)
-        trainer.load_state_dict(load_checkpoint(found[-1]))
+        trainer.load_state_dict(found)
         trainer.clock.seconds = seconds
         return
     job.warmup.mkdir(parents=True, exist_ok=True)
@@ -150,22 +181,24 @@ def _share_warmup(job: Job, trainer: Trainer, run: Run) -> None:
     save_checkpoint(job.warmup, trainer.update, trainer.state_dict())
 
 
-def _look(job: Job, trainer: Trainer, run: Run) -> None:
-    """Validate and measure where that is due."""
+def _validate(job: Job, trainer: Trainer) -> None:
+    """Look at the validation classes where that is due."""
     if trainer.update % job.config.validate_every == 0:
         found = trainer.evaluate("val")
         trainer.log({"event": "validation", "update": trainer.update, "accuracy": found.mean})
-    if trainer.update in job.points:
-        _measure(job, trainer, run)
 
 
 def _measure(job: Job, trainer: Trainer, run: Run) -> None:
+    """Keep a result where one is due and not there yet."""
+    point = point_file(run.path, trainer.update)
+    if trainer.update not in job.points or point.exists():
+        return
     evaluation = trainer.evaluate(job.config.evaluation.split)
     result = make_result(trainer, evaluation)
     result["seconds_per_update"] = seconds_per_update(run.events(), job.config.strategy.warmup)
-    run.write_result(result, point_file(run.path, trainer.update).name)
     if trainer.update == job.config.updates:
         run.write_result(result)
+    run.write_result(result, point.name)
 
 
 def seconds_per_update(events: Iterable[dict[str, Any]], warmup: int) -> float | None:

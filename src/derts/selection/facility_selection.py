@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from derts.errors import DertsError
+from derts.runs import write_atomically
 
 Batch = TypeVar("Batch", covariant=True)
 
@@ -83,7 +84,7 @@ class Selection:
 
     def save(self, path: str | Path) -> None:
         """Writes :meth:`to_json` to ``path``."""
-        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+        write_atomically(Path(path), (self.to_json() + "\n").encode())
 
     @classmethod
     def load(cls, path: str | Path) -> Selection:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from derts.errors import DertsError
+from derts.runs import write_atomically
 
 if TYPE_CHECKING:
     from derts.data import ImageTable
@@ -133,7 +134,7 @@ class TaskPool:
         """Write a safetensors file; `load` gives an equal pool."""
         about = {"derts": "task-pool", "way": str(self.way), "recipe": json.dumps(self.recipe)}
         tensors = {name: tensor.cpu().contiguous() for name, tensor in self.tensors().items()}
-        save_file(tensors, str(path), metadata=about)
+        write_atomically(Path(path), save(tensors, metadata=about))
 
     @staticmethod
     def load(path: Path | str) -> TaskPool:

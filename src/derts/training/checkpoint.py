@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,16 +47,26 @@ def newest_checkpoint(
 
     `warn` hears of a damaged one that was passed over; where all are damaged, that is an error.
     """
-    found = checkpoint_files(folder)
-    for number, path in enumerate(reversed(found), 1):
+    damaged: list[DertsError] = []
+    for path in reversed(checkpoint_files(folder)):
         try:
-            return path, load_checkpoint(path)
+            state = load_checkpoint(path)
         except DertsError as error:
-            if number == len(found):
-                raise
-            cause = str(error).rpartition(": ")[0]
-            warn(f"{cause}: going on from the one before it, {found[-number - 1].name}")
+            damaged.append(error)
+            continue
+        for passed_over in damaged:
+            cause = str(passed_over).rpartition(": ")[0]
+            warn(f"{cause}: going on from the one before it, {path.name}")
+        return path, state
+    if damaged:
+        cause = str(damaged[0]).rpartition(": ")[0]
+        raise DertsError(f"{cause}, and there is none before it that is whole: train again")
     return None
+
+
+def say(line: str) -> None:
+    """Tell on standard error of something that does not stop us."""
+    print(f"derts: {DertsError(line)}", file=sys.stderr)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

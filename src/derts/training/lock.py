@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,9 @@ def locked(folder: Path) -> Iterator[None]:
             raise DertsError(
                 f"{folder} is in use by process {owner}: wait for it, or choose another folder"
             ) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                raise  # these: a file system without locks
         os.ftruncate(handle, 0)
         os.write(handle, f"{os.getpid()}\n".encode())
         yield

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,12 +12,12 @@ from derts.config_file import as_values
 from derts.data import open_data
 from derts.data.table import ImageTable
 from derts.distributed import LostProcessError, joined
-from derts.errors import DertsError
+from derts.errors import DISK_FULL, DertsError
 from derts.evaluation import Evaluation
 from derts.progress import progress
 from derts.runs import Run, code_version, machine
 from derts.training.bad_numbers import BadNumbersError
-from derts.training.checkpoint import checkpoint_files, newest_checkpoint, save_checkpoint
+from derts.training.checkpoint import checkpoint_files, newest_checkpoint, save_checkpoint, say
 from derts.training.hardware import choose_device
 from derts.training.interrupt import stop_requests
 from derts.training.lock import locked
@@ -29,7 +27,6 @@ Result = dict[str, Any]
 Listen = Callable[[Result], None]
 BAD_TASKS = "bad-tasks.safetensors"
 PASSED_ON = 5.0  # seconds in which torchrun repeats a signal that the terminal sent already
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def train(
@@ -116,9 +113,11 @@ def _finish(trainer: Trainer, run: Run | None, quiet: bool, listen: Listen | Non
     except LostProcessError as error:
         raise DertsError(f"{error} at update {trainer.update}: {_go_on(run)}") from None
     except BadNumbersError as error:
-        raise DertsError(f"{error}{_keep_tasks(error, run, leads)}") from None
+        kept = keep_tasks(error, run.path) if run is not None and leads else ""
+        trainer.group.let_leader_speak()
+        raise DertsError(f"{error}{kept}") from None
     except OSError as error:
-        if error.errno not in FULL or run is None:
+        if error.errno not in DISK_FULL or run is None:
             raise
         raise DertsError(
             f"the disk of {run.path} is full at update {trainer.update}: free some space, then "
@@ -181,11 +180,10 @@ def _go_on(run: Run | None) -> str:
     return f"go on with derts train --resume {run.path}" if run else "nothing was kept"
 
 
-def _keep_tasks(error: BadNumbersError, run: Run | None, leads: bool) -> str:
-    if run is None or not leads:
-        return ""
-    error.tasks.save(run.path / BAD_TASKS)
-    return f" ({len(error.tasks)} of its tasks are in {run.path / BAD_TASKS}: TaskPool.load)"
+def keep_tasks(error: BadNumbersError, folder: Path) -> str:
+    """Save the tasks that ended training in the run folder; where they are, in words."""
+    error.tasks.save(folder / BAD_TASKS)
+    return f" ({len(error.tasks)} of its tasks are in {folder / BAD_TASKS}: TaskPool.load)"
 
 
 def make_result(trainer: Trainer, evaluation: Evaluation) -> Result:
@@ -233,7 +231,7 @@ def _load_newest(trainer: Trainer, run: Run) -> Result:
 
     def warn(line: str) -> None:
         if trainer.group.leads:
-            print(f"derts: {line}", file=sys.stderr)
+            say(line)
 
     found = newest_checkpoint(run.path / "checkpoints", warn)
     if found is None:
