@@ -90,11 +90,17 @@ def measure(options: Options) -> list[Sample]:
 
 
 def summary(samples: list[Sample]) -> dict[str, float | int]:
-    """Growth after the first quarter, in which allocators find their size."""
+    """Growth after the first quarter, in which allocators find their size.
+
+    The slope is the median over pairs of samples: a pool that is being drawn while a sample is
+    taken must not look like growth.
+    """
     later = samples[len(samples) // 4 :]
     updates = np.array([sample.update for sample in later], dtype=np.float64)
     resident = np.array([sample.resident_mb for sample in later])
-    slope = float(np.polyfit(updates, resident, 1)[0]) * 1000
+    first, second = np.triu_indices(len(later), 1)
+    slopes = (resident[second] - resident[first]) / (updates[second] - updates[first])
+    slope = float(np.median(slopes)) * 1000
     written = later[-1].record_bytes - later[0].record_bytes
     return {
         "resident_mb": round(later[-1].resident_mb, 1),
