@@ -10,7 +10,7 @@ import torch
 
 from derts.data.table import ImageTable
 from derts.learners.base import Learner, query_losses
-from derts.learners.embedding import evaluation_mode, task_features
+from derts.learners.embedding import Named, evaluation_mode, task_features
 from derts.tasks.pool import TaskPool
 from derts.transfer import send
 
@@ -52,8 +52,12 @@ def evaluate(learner: Learner[Any], images: ImageTable, pool: TaskPool) -> Evalu
     return Evaluation(tuple(round(value, 4) for value in percent.tolist()), images.split)
 
 
-def accuracies(learner: Learner[Any], images: ImageTable, pool: TaskPool) -> torch.Tensor:
+def accuracies(
+    learner: Learner[Any], images: ImageTable, pool: TaskPool, named: Named | None = None
+) -> torch.Tensor:
     """Share of each task's query images that are classified rightly, [N], on the learner's device.
+
+    `named` as for `task_features`.
 
     >>> import derts
     >>> table = derts.ImageTable(torch.zeros(40, 16, 16, 1, dtype=torch.uint8),
@@ -66,7 +70,7 @@ def accuracies(learner: Learner[Any], images: ImageTable, pool: TaskPool) -> tor
     """
     found = []
     with evaluation_mode(learner):
-        for part in task_features(learner, images, pool):
+        for part in task_features(learner, images, pool, named=named):
             adapted = learner.adapt(part.support, send(part.pool.support_labels, learner.device))
             labels = send(part.pool.query_labels, learner.device)
             found.append(query_losses(learner.logits(adapted, part.query), labels)[1])

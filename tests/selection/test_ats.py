@@ -23,9 +23,9 @@ from derts.selection.agreement import (
     look_at,
     running_statistics,
 )
-from derts.selection.ats import AdaptiveScheduler, Scheduler, sample_in_order
+from derts.selection.ats import AdaptiveScheduler, Drawn, Scheduler, sample_in_order
 from derts.selection.strategy import Context
-from derts.tasks import TaskPool, generator
+from derts.tasks import generator
 from derts.training import Trainer
 
 Tables = dict[str, ImageTable]
@@ -170,7 +170,7 @@ def test_it_learns_to_prefer_clean_tasks(letters: Tables) -> None:
     before = preference()
 
     def reward(
-        context: Context, candidates: Candidates, tried: torch.Tensor, rewarding: TaskPool
+        context: Context, candidates: Candidates, tried: torch.Tensor, drawn: Drawn
     ) -> torch.Tensor:
         return 1 - candidates.pool[tried].mislabelled().mean()
 

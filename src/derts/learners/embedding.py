@@ -21,6 +21,9 @@ FEATURE_BYTES = 1 << 30  # features held at once
 ON_GPU, ON_CPU = 3200, 256  # images per forward pass
 
 
+Named = tuple[torch.Tensor, torch.Tensor]
+
+
 class TaskFeatures(NamedTuple):
     """Some tasks of a pool with the features (MAML: images) of their support and query sets."""
 
@@ -57,7 +60,7 @@ def evaluation_mode(learner: Learner[Any]) -> Iterator[None]:
         learner.train(was_training)
 
 
-def named_images(indices: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def named_images(indices: torch.Tensor, count: int) -> Named:
     """The different ones of indices [...] below `count`, ascending, and where each is in them.
 
     >>> named_images(torch.tensor([[7, 2], [2, 9]]), 10)
@@ -88,17 +91,24 @@ def task_features(
     pool: TaskPool,
     tasks_at_once: int = 256,
     clock: Clock | None = None,
+    named: Named | None = None,
 ) -> Iterator[TaskFeatures]:
     """The pool in order, `tasks_at_once` tasks at a time; call inside `evaluation_mode`.
 
-    A clock counts the time for embedding as "embedding".
+    A clock counts the time for embedding as "embedding". `named`: the `named_images` of a pool
+    whose features surely fit, where they are known: a GPU is then not asked for them.
     """
     if not learner.embeds:
         for part in pool.split(min(tasks_at_once, 16)):
             support, query = images.gather(part.support), images.gather(part.query)
             yield TaskFeatures(part, learner.features(support), learner.features(query))
         return
-    for part, features, places in _embedded(learner, images, pool, tasks_at_once, clock):
+    if named is not None:
+        features = embed_images(learner, images, named[0])
+        embedded = iter([_Embedded(pool, features, send(named[1], learner.device))])
+    else:
+        embedded = _embedded(learner, images, pool, tasks_at_once, clock)
+    for part, features, places in embedded:
         for start in range(0, len(part), tasks_at_once):
             chosen = features[places[start : start + tasks_at_once]]
             support, query = chosen.tensor_split([pool.support.shape[1]], 1)

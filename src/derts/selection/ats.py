@@ -18,7 +18,7 @@ from derts.config import StrategyConfig
 from derts.errors import DertsError
 from derts.evaluation import accuracies
 from derts.learners.anil import ANIL
-from derts.learners.embedding import named_images
+from derts.learners.embedding import Named, named_images
 from derts.learners.maml import MAML
 from derts.selection.agreement import (
     Agreement,
@@ -72,15 +72,13 @@ class Scheduler(nn.Module):
         return scores.squeeze(1)
 
 
-Named = tuple[torch.Tensor, torch.Tensor]
-
-
 class Drawn(NamedTuple):
-    """Candidates with their `named_images`, and clean tasks for the reward."""
+    """Candidates, and clean tasks for the reward, each with their `named_images`."""
 
     candidates: TaskPool
     named: Named
     rewarding: TaskPool
+    rewarding_named: Named
 
 
 class AdaptiveScheduler(Strategy):
@@ -112,16 +110,17 @@ class AdaptiveScheduler(Strategy):
             return MetaBatch(context.draw(context.meta_batch, "batch", context.update))
         random = generator((context.seed, "ats", context.update))
         with context.clock.phase("pool"):
-            candidates, named, rewarding = self._drawn(context)
+            drawn = self._drawn(context)
+            candidates = drawn.candidates
         assert isinstance(context.learner, ANIL | MAML)
         with running_statistics(context.learner):
             with context.clock.phase("estimating"):
-                looked_at = self._look_at(context, candidates, named)
+                looked_at = self._look_at(context, candidates, drawn.named)
                 signs = looked_at.signs.cpu()
             with context.clock.phase("selecting"), one_thread():
                 scores = self.scheduler(signs, context.progress)
                 tried, likelihood = sample_in_order(scores, context.meta_batch, random)
-                reward = self._reward(context, looked_at, tried, rewarding)
+                reward = self._reward(context, looked_at, tried, drawn)
                 # while a GPU is still busy with the reward
                 self.optimiser.zero_grad()
                 (-likelihood).backward()
@@ -163,8 +162,15 @@ class AdaptiveScheduler(Strategy):
         count = CANDIDATES * context.meta_batch
         candidates = context.draw(count, "candidates", update, images)
         rewarding = context.draw_validation(context.meta_batch, "reward", update, images // 4)
-        indices = torch.cat((candidates.support, candidates.query), 1)
-        return Drawn(candidates, named_images(indices, len(context.images)), rewarding)
+        assert context.validation_images is not None
+        named = [
+            named_images(torch.cat((pool.support, pool.query), 1), len(table))
+            for pool, table in (
+                (candidates, context.images),
+                (rewarding, context.validation_images),
+            )
+        ]
+        return Drawn(candidates, named[0], rewarding, named[1])
 
     def _learn(self, reward: float) -> None:
         """One REINFORCE step with a running mean of rewards as baseline.
@@ -179,7 +185,7 @@ class AdaptiveScheduler(Strategy):
         self.baseline = BASELINE_MOMENTUM * baseline + (1 - BASELINE_MOMENTUM) * reward
 
     def _reward(
-        self, context: Context, candidates: Candidates, tried: torch.Tensor, rewarding: TaskPool
+        self, context: Context, candidates: Candidates, tried: torch.Tensor, drawn: Drawn
     ) -> torch.Tensor:
         """Accuracy on validation tasks (0 … 1) after one SGD step on those tried, then undone."""
         assert context.validation_images is not None
@@ -188,11 +194,11 @@ class AdaptiveScheduler(Strategy):
         steps = torch.autograd.grad(candidates.loss(tried), parameters)
         kept = [value.detach().clone() for value in parameters]
         with torch.no_grad():
-            for value, step in zip(parameters, steps, strict=True):
-                value.sub_(step, alpha=learner.inner_lr)
-            found = accuracies(learner, context.validation_images, rewarding).mean()
-            for value, before in zip(parameters, kept, strict=True):
-                value.copy_(before)
+            torch._foreach_sub_(parameters, steps, alpha=learner.inner_lr)
+            named = drawn.rewarding_named if learner.embeds else None
+            tasks, images = drawn.rewarding, context.validation_images
+            found = accuracies(learner, images, tasks, named).mean()
+            torch._foreach_copy_(parameters, kept)
         return found
 
     def state_dict(self) -> State:
