@@ -116,6 +116,19 @@ def test_a_new_user_can_follow(
         assert {"predictions.csv", "predictions.png", "report.html", "model.safetensors"} <= made
 
 
+def test_the_papers_experiments_can_be_followed(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the page says, but for built-in data in place of mini-ImageNet, and hardly any updates."""
+    reproduce = [words for words in commands(ROOT / "docs/reproduce.md") if words[0] == "reproduce"]
+    assert len(reproduce) == 4
+    for words in reproduce[:3]:  # the last, all of it, runs in tests/reproduce
+        text = " ".join(words).replace("mini=stores/mini", "glyphs").replace("--preset gpu", "")
+        small = ["--updates-scale", "0.0002", "--seeds", "1"]
+        assert run([*text.split(), *small]) == 0, f"{text}: {capsys.readouterr().err}"
+    assert list(in_folder.rglob("*.md"))
+
+
 def test_every_page_is_on_the_site() -> None:
     site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     listed = re.findall(r": ([\w-]+\.md)$", site, re.M)
