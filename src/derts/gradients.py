@@ -18,7 +18,7 @@ knows neither `last-layer` nor `feature`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -26,23 +26,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from derts.classification import Classified, classified
 from derts.clock import Clock
 from derts.data.table import ImageTable
 from derts.distributed import Group
 from derts.errors import DertsError
 from derts.learners.anil import ANIL
 from derts.learners.base import Learner, query_losses
-from derts.learners.embedding import (
-    TaskFeatures,
-    evaluation_mode,
-    task_features,
-    task_products,
-)
-from derts.learners.maml import MAML
+from derts.learners.embedding import evaluation_mode
 from derts.learners.own import OwnLearner
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
-from derts.transfer import send
 
 ESTIMATES = ("logit-theta", "logit", "last-layer", "feature", "error-profile", "exact")
 NEED_FEATURES = ("last-layer", "feature")
@@ -128,10 +122,12 @@ def estimate_pool(
     beliefs: list[Tensor] = []
     pool, reference = pool[only], None if reference is None else reference[only]
     clock = clock or Clock(learner.device)
-    by_products = learner.by_products and not set(names) & set(NEED_FEATURES)
-    classify = _classified_by_products if by_products else _classified
+    kept = bool(set(names) & set(NEED_FEATURES))
+    start = "logit-theta" in names
     with clock.phase("estimating"), evaluation_mode(learner):
-        for part in classify(learner, images, pool, names, reference, tasks_at_once, clock):
+        for part in classified(
+            learner, images, pool, reference, tasks_at_once, clock, start=start, features=kept
+        ):
             wrong = _errors(part.logits, part.labels)
             found.append(_scores(part.logits, part.labels, wrong))
             if probabilities:
@@ -225,75 +221,6 @@ class _Scores(NamedTuple):
     accuracies: Tensor
 
 
-class _Classified(NamedTuple):
-    """Query logits [T, Q, way] of some tasks after adaptation, and labels [T, Q].
-
-    `start` are the logits before adaptation; `random` logits and labels of the same images
-    labelled at random. `features` and what the learner adapted to them only where they were made.
-    """
-
-    logits: Tensor
-    labels: Tensor
-    start: Tensor | None
-    random: tuple[Tensor, Tensor] | None
-    features: TaskFeatures | None = None
-    adapted: Any = None
-
-
-def _classified(
-    learner: Learner[Any],
-    images: ImageTable,
-    pool: TaskPool,
-    names: Sequence[str],
-    random: TaskPool | None,
-    tasks_at_once: int,
-    clock: Clock,
-) -> Iterator[_Classified]:
-    done = 0
-    rule = learner.rule if isinstance(learner, OwnLearner) else learner
-    for part in task_features(learner, images, pool, tasks_at_once, clock):
-        labels = send(part.pool.query_labels, learner.device)
-        adapted = learner.adapt(part.support, send(part.pool.support_labels, learner.device))
-        start = None
-        if "logit-theta" in names and isinstance(rule, ANIL | MAML):
-            start = learner.logits(learner.start(len(labels)), part.query)
-        other = None
-        if random is not None:
-            drawn = random[done : done + len(labels)]
-            to_random = learner.adapt(part.support, send(drawn.support_labels, learner.device))
-            random_labels = send(drawn.query_labels, learner.device)
-            other = learner.logits(to_random, part.query), random_labels
-        done += len(labels)
-        logits = learner.logits(adapted, part.query)
-        yield _Classified(logits, labels, start, other, part, adapted)
-
-
-def _classified_by_products(
-    learner: Learner[Any],
-    images: ImageTable,
-    pool: TaskPool,
-    names: Sequence[str],
-    random: TaskPool | None,
-    tasks_at_once: int,
-    clock: Clock,
-) -> Iterator[_Classified]:
-    done = 0
-    for part, products, start in task_products(learner, images, pool, tasks_at_once, clock):
-        shots = part.support.shape[1]
-
-        def logits(labels: Tensor, products: Tensor = products, start: Tensor = start) -> Tensor:
-            return learner.logits_by_products(products, start, send(labels, learner.device))
-
-        labels = send(part.query_labels, learner.device)
-        other = None
-        if random is not None:
-            drawn = random[done : done + len(part)]
-            other = logits(drawn.support_labels), send(drawn.query_labels, learner.device)
-        done += len(part)
-        before = start[:, shots:] if "logit-theta" in names and isinstance(learner, ANIL) else None
-        yield _Classified(logits(part.support_labels), labels, before, other)
-
-
 def _scores(logits: Tensor, labels: Tensor, wrong: Tensor) -> _Scores:
     losses, accuracies = query_losses(logits, labels)
     return _Scores(losses, wrong.norm(dim=-1).sum(1), accuracies)
@@ -314,7 +241,7 @@ def _errors(logits: Tensor, labels: Tensor) -> Tensor:
     return logits.softmax(-1) - F.one_hot(labels, logits.shape[-1]).to(logits.dtype)
 
 
-def _rows(name: str, learner: Learner[Any], part: _Classified, wrong: Tensor) -> Tensor:
+def _rows(name: str, learner: Learner[Any], part: Classified, wrong: Tensor) -> Tensor:
     """One estimate [T, dim] of some tasks; `wrong` is p − y [T, Q, way] after adaptation."""
     if name == "logit-theta" and part.start is not None:
         return _errors(part.start, part.labels).sum(1)

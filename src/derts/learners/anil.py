@@ -6,19 +6,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from derts.learners.base import Learner
+from derts.learners.base import ProductLearner
 
 Head = tuple[torch.Tensor, torch.Tensor]
 
 
-class ANIL(Learner[Head]):
+class ANIL(ProductLearner[Head]):
     """A few gradient steps of a linear head on the support set, differentiated through.
 
     The head's gradient is written out, (softmax − one-hot) ⊗ features, so that ordinary autograd
     gives the exact second-order outer gradient and all tasks run as batched products.
     """
-
-    by_products = True
 
     def __init__(
         self,

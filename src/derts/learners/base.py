@@ -44,12 +44,10 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
     """Adapts to support sets and classifies query sets, all tasks of a batch at once.
 
     `embeds` says whether `features` is a real embedding that does not depend on the task, so
-    that each different image needs to be embedded only once per pool. `by_products` says that
-    inner products of features are all that adaptation and classification need.
+    that each different image needs to be embedded only once per pool.
     """
 
     embeds = True
-    by_products = False
 
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()
@@ -131,21 +129,6 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
     def start(self, tasks: int) -> Adapted:
         """The meta-model without adaptation, for `tasks` tasks."""
 
-    def start_logits(self, features: torch.Tensor) -> torch.Tensor:
-        """Features [n, dim] -> logits [n, way] of the meta-model without adaptation."""
-        raise NotImplementedError
-
-    def logits_by_products(
-        self, products: torch.Tensor, start: torch.Tensor, labels: torch.Tensor
-    ) -> torch.Tensor:
-        """Query logits [T, Q, way] after adaptation to support labels [T, S].
-
-        products [T, S + Q, S] are inner products of each task's features with its support
-        features, start [T, S + Q, way] the `start_logits`. Equal to `logits` of `adapt` but for a
-        constant per query image, which no softmax sees.
-        """
-        raise NotImplementedError
-
     def forward_tasks(
         self, images: ImageTable, pool: TaskPool
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -175,6 +158,25 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
             weights = send(weights, losses.device).to(losses.dtype)
         weighted = losses if weights is None else losses * weights
         return Outcome(weighted.mean(), losses.detach(), accuracies)
+
+
+class ProductLearner(Learner[Adapted]):
+    """A learner that asks no more of features than their inner products within a task."""
+
+    @abstractmethod
+    def start_logits(self, features: torch.Tensor) -> torch.Tensor:
+        """Features [n, dim] -> logits [n, way] of the meta-model without adaptation."""
+
+    @abstractmethod
+    def logits_by_products(
+        self, products: torch.Tensor, start: torch.Tensor, labels: torch.Tensor
+    ) -> torch.Tensor:
+        """Query logits [T, Q, way] after adaptation to support labels [T, S].
+
+        products [T, S + Q, S] are inner products of each task's features with its support
+        features, start [T, S + Q, way] the `start_logits`. Equal to `logits` of `adapt` but for a
+        constant per query image, which no softmax sees.
+        """
 
 
 def query_losses(

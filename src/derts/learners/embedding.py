@@ -13,7 +13,7 @@ from derts.clock import Clock
 from derts.data.table import ImageTable
 from derts.kernels import usable_on
 from derts.learners.bank import FeatureBank
-from derts.learners.base import Learner
+from derts.learners.base import Learner, ProductLearner
 from derts.tasks.pool import TaskPool
 from derts.transfer import send
 
@@ -33,7 +33,7 @@ class TaskFeatures(NamedTuple):
 
 
 class TaskProducts(NamedTuple):
-    """Some tasks of a pool with what `Learner.logits_by_products` wants."""
+    """Some tasks of a pool with what `logits_by_products` wants."""
 
     pool: TaskPool
     products: torch.Tensor
@@ -116,13 +116,13 @@ def task_features(
 
 
 def task_products(
-    learner: Learner[Any],
+    learner: ProductLearner[Any],
     images: ImageTable,
     pool: TaskPool,
     tasks_at_once: int = 256,
     clock: Clock | None = None,
 ) -> Iterator[TaskProducts]:
-    """As `task_features`, for learners that know `by_products`; parts are as large as can be.
+    """As `task_features`, for learners that need products alone; parts are as large as can be.
 
     Where the learner keeps a bank of these images' features, they come from there.
     """

@@ -6,17 +6,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from derts.learners.base import Learner
+from derts.learners.base import ProductLearner
 
 
-class ProtoNet(Learner[torch.Tensor]):
+class ProtoNet(ProductLearner[torch.Tensor]):
     """Logits are −‖query − prototype‖² / distance_divisor.
 
     The divisor keeps the softmax soft while features are large: with 1600 features, 64 trains to
     far better accuracy than 1.
     """
-
-    by_products = True
 
     def __init__(self, backbone: nn.Module, way: int, distance_divisor: float = 64.0) -> None:
         super().__init__(backbone)

@@ -18,6 +18,7 @@ from derts.gradients import (
     with_random_labels,
 )
 from derts.learners.bank import FeatureBank
+from derts.learners.base import ProductLearner
 from derts.learners.trust import Trust, share_of_wrong_labels
 from derts.selection.choice import Choice, Pick, Seed, choose, needs_reference
 from derts.selection.record import RoundRecord
@@ -71,7 +72,8 @@ class PoolTasks(Strategy):
 
     def _make_bank(self, context: Context) -> FeatureBank:
         learner, estimate = context.learner, self.config.estimate
-        if not learner.by_products or estimate in NEED_FEATURES or not context.group.alone:
+        by_products = isinstance(learner, ProductLearner) and estimate not in NEED_FEATURES
+        if not by_products or not context.group.alone:
             raise DertsError(
                 "--strategy.bank needs anil or protonet, an estimate that is made of logits, and "
                 "one process: leave it out"
