@@ -78,9 +78,10 @@ def test_a_bad_update_leaves_model_optimiser_and_statistics_alone(
     events: list[dict[str, Any]] = []
     trainer = Trainer(SMALL, letters, events.append)
     if fused:  # what a GPU uses; the masked path must not read the answer
-        trainer.optimiser = torch.optim.AdamW(trainer.learner.parameters(), lr=0.005, fused=True)
-        trainer.guard = GuardedStep(trainer.learner, trainer.optimiser)
-        assert trainer.guard.fused
+        masked = torch.optim.AdamW(trainer.learner.parameters(), lr=0.005, fused=True)
+        trainer.updater.optimiser = masked
+        trainer.updater.guard = GuardedStep(trainer.learner, masked)
+        assert trainer.updater.guard.fused
     trainer.train(3)
     before, states = parameters(trainer), trainer.optimiser.state_dict()["state"]
     moments = [value.clone() for state in states.values() for value in state.values()]

@@ -116,7 +116,8 @@ def test_what_a_process_killed_at_once_leaves_does_not_block_the_folder(
 ) -> None:
     with locked(tmp_path / "run"):
         (tmp_path / "run" / ".config.toml.123.tmp").write_text("upda")
-    train(replace(SMALL, updates=1), tmp_path / "run", tables=letters, quiet=True)
+    result = train(replace(SMALL, updates=1), tmp_path / "run", tables=letters, quiet=True)
+    assert Run.open(tmp_path / "run").result() == result
 
 
 def test_a_second_process_is_refused_until_the_first_is_gone(in_folder: Path) -> None:

@@ -273,7 +273,7 @@ def test_noise_reaches_training_but_never_evaluation(letters: Tables) -> None:
     noisy = replace(SMALL, tasks=TaskConfig(shot=2, query=3, noise="tasks", noisy_fraction=1.0))
     trainer = Trainer(noisy, letters)
     assert float(trainer.draw(50, "x", 0).mislabelled().mean()) > 0.7
-    from derts.training.loop import evaluation_tasks
+    from derts.training.drawing import evaluation_tasks
 
     assert float(evaluation_tasks(noisy, letters["test"]).mislabelled().max()) == 0
 

@@ -75,7 +75,7 @@ def inspect(arguments: Sequence[str]) -> None:
     from derts.progress import progress
     from derts.runs import Run
     from derts.tasks import Noise, TaskPool, TaskSampler
-    from derts.training.loop import task_noise
+    from derts.training.drawing import task_noise
     from derts.training.run import open_trainer
 
     run = Run.open(options.run)

@@ -17,7 +17,7 @@ from derts.data.table import ImageTable
 from derts.errors import DertsError
 from derts.selection.record import RoundRecord, pool_digest
 from derts.tasks import TaskPool, TaskSampler
-from derts.training.loop import task_noise, training_classes
+from derts.training.drawing import task_noise, training_classes
 
 SIDE = 40  # pixels of a picture on the page
 MOST_PICTURES = 3000

@@ -26,9 +26,10 @@ from derts.training.checkpoint import (
     save_checkpoint,
     say,
 )
+from derts.training.drawing import evaluation_tasks
 from derts.training.hardware import choose_device, place_table
 from derts.training.lock import locked
-from derts.training.loop import Trainer, evaluation_tasks
+from derts.training.loop import Trainer
 from derts.training.run import keep_tasks, make_result
 
 Tables = Mapping[str, ImageTable]

@@ -5,38 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import torch
 
 from derts.clock import SELECTION_PHASES, TRAINING_PHASES, Clock
-from derts.config import TaskConfig, TrainConfig
+from derts.config import TrainConfig
 from derts.data.streamed import StreamedTable
 from derts.data.table import ImageTable
 from derts.distributed import Group
 from derts.errors import DertsError
 from derts.evaluation import Evaluation, evaluate
 from derts.learners import build_learner
-from derts.learners.base import Outcome
 from derts.progress import Advance
 from derts.selection import build_strategy
-from derts.selection.strategy import Context, MetaBatch
-from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, TaskSampler
-from derts.training.bad_numbers import IN_A_ROW, GuardedStep, bad_numbers, usable_losses
-from derts.training.captured import CapturedUpdate
+from derts.selection.strategy import Context
+from derts.training.bad_numbers import IN_A_ROW, bad_numbers, usable_losses
+from derts.training.drawing import TaskDrawer, evaluation_tasks
 from derts.training.hardware import choose_device, place_learner, place_table
-from derts.training.shared import outer_gradient
+from derts.training.updating import Updater
 from derts.training.window import BadStreak, Window
 
 Log = Callable[[dict[str, Any]], None]
-
-
-def task_noise(tasks: TaskConfig) -> Noise | None:
-    """The noise that a task config names."""
-    if tasks.noise == "swap":
-        return SwapNoise(tasks.swap_rate, tasks.swap_limit)
-    return TaskNoise(tasks.noisy_fraction, tasks.flip) if tasks.noise == "tasks" else None
 
 
 class Trainer:
@@ -64,7 +54,8 @@ class Trainer:
         self.device = self.group.device or choose_device(config.hardware)
         self.tables = tables
         self.images = place_table(self.split("train"), self.device, config.hardware)
-        self.sampler = TaskSampler(self.images, training_classes(config.tasks))
+        self.drawer = TaskDrawer(config, self.images, lambda: self.split("val"))
+        self.draw = self.drawer.draw
         self.learner = build_learner(
             config.learner,
             config.model,
@@ -76,26 +67,14 @@ class Trainer:
             # messages between processes cannot be compiled
             config = replace(config, hardware=replace(config.hardware, compile=False))
         place_learner(self.learner, config, self.device)
-        self.captures = self.group.alone and self.learner.captures_on(self.images)
-        self._captured: CapturedUpdate | None = None
-        assert config.optimiser.lr is not None
-        self.optimiser = torch.optim.AdamW(
-            self.learner.parameters(),
-            # a graph reads its learning rate from memory
-            lr=torch.tensor(config.optimiser.lr, device=self.device)
-            if self.captures
-            else config.optimiser.lr,
-            weight_decay=config.optimiser.weight_decay,
-            fused=self.device.type == "cuda",
-            capturable=self.captures,
+        self.updater = Updater(
+            self.learner, self.images, config.optimiser, config.meta_batch, self.group
         )
         self.strategy = build_strategy(config.strategy)
         self.clock = Clock(self.device)
         self.log = log
         self.update = 0
         self.tasks_trained = 0
-        self._ahead: tuple[tuple[int, str, int, int], TaskPool] | None = None
-        self.guard = GuardedStep(self.learner, self.optimiser)
         self.streak = BadStreak()
         self.window = Window()
         self.context = Context(
@@ -107,13 +86,18 @@ class Trainer:
             clock=self.clock,
             log=log,
             validation_images=self._validation_images(),
-            draw_validation=self.draw_validation,
+            draw_validation=self.drawer.draw_validation,
             group=self.group,
         )
         self.draw(1, "check", 0)  # impossible tasks are refused before the first update
         self.strategy.check(self.context)
         if config.model.drop_block:
             torch.manual_seed(config.seed + self.group.rank)
+
+    @property
+    def optimiser(self) -> torch.optim.Optimizer:
+        """The outer loop's optimiser."""
+        return self.updater.optimiser
 
     def split(self, name: str) -> ImageTable:
         """A split of the data by name."""
@@ -123,49 +107,12 @@ class Trainer:
             )
         return self.tables[name]
 
-    def draw(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
-        """Fresh training tasks, the same for the same arguments and run seed.
-
-        With `images`, of about that many different ones together.
-        """
-        settings, wanted = self.config.tasks, (tasks, purpose, number, images)
-        if self._ahead is not None and self._ahead[0] == wanted:
-            return self._ahead[1]
-        drawn = self.sampler.draw(
-            tasks=tasks,
-            way=settings.way,
-            shot=settings.shot,
-            query=settings.query,
-            seed=(self.config.seed, purpose, number),
-            noise=task_noise(settings),
-            images=images,
-        )
-        if purpose == "batch" and number == self.update + 1:
-            self._ahead = wanted, drawn  # asked for to be prefetched, and soon asked for again
-        return drawn
-
-    def draw_validation(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
-        """Fresh clean tasks of validation classes."""
-        settings = self.config.tasks
-        return self._validation_sampler.draw(
-            tasks=tasks,
-            way=settings.way,
-            shot=settings.shot,
-            query=settings.query,
-            seed=(self.config.seed, purpose, number),
-            images=images,
-        )
-
     def _validation_images(self) -> ImageTable | None:
         """Beside the model where the strategy uses them, else where they are."""
         found = self.tables.get("val")
         if found is None or self.config.strategy.name != "ats":
             return found
         return place_table(found, self.device, self.config.hardware)
-
-    @cached_property
-    def _validation_sampler(self) -> TaskSampler:
-        return TaskSampler(self.split("val"))
 
     def learning_rate(self) -> float:
         """The learning rate of the next update."""
@@ -208,44 +155,17 @@ class Trainer:
             batch = self.strategy.next_batch(self.context)
             self._prefetch()
         with self.clock.phase("update"):
-            outcome, values = self._train_on(batch)
+            outcome, values = self.updater.run(
+                batch.pool,
+                lambda losses: self.strategy.weigh(batch, usable_losses(losses)),
+                self.learning_rate(),
+            )
         self.strategy.observe(outcome)
         self.streak.remember(batch.pool, outcome.losses)
         self.update += 1
         self.tasks_trained += len(batch.pool)
         per_task = batch.pool.support.shape[1] + batch.pool.query.shape[1]
         self.window.images += len(batch.pool) * per_task
-        return values
-
-    def _train_on(self, batch: MetaBatch) -> tuple[Outcome, torch.Tensor]:
-        for group in self.optimiser.param_groups:
-            if isinstance(group["lr"], torch.Tensor):
-                group["lr"].fill_(self.learning_rate())
-            else:
-                group["lr"] = self.learning_rate()
-
-        def weigh(losses: torch.Tensor) -> torch.Tensor | None:
-            return self.strategy.weigh(batch, usable_losses(losses))
-
-        if self.captures and len(batch.pool) == self.config.meta_batch and self.optimiser.state:
-            if self._captured is None:
-                self._captured = CapturedUpdate(
-                    self.learner, self.images, self.optimiser, self.guard.keep, self._finish,
-                    batch.pool,
-                )  # fmt: skip
-            if self._captured.fits(batch.pool):
-                return self._captured.run(batch.pool, weigh)
-        self.guard.keep()
-        self.optimiser.zero_grad(set_to_none=True)
-        outcome = outer_gradient(self.learner, self.images, batch.pool, weigh, self.group)
-        return outcome, self._finish(outcome.losses, outcome.accuracies)
-
-    def _finish(self, losses: torch.Tensor, accuracies: torch.Tensor) -> torch.Tensor:
-        """The optimiser's step, if all is finite; mean loss and accuracy and gradient norm [3]."""
-        limit = self.config.optimiser.clip or math.inf
-        norm = torch.nn.utils.clip_grad_norm_(self.learner.parameters(), limit)
-        values = torch.stack((losses.mean(), accuracies.mean(), norm.detach()))
-        self.guard.step(values.isfinite().all())
         return values
 
     def evaluate(self, split: str, shot: int | None = None) -> Evaluation:
@@ -280,17 +200,8 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`'s value."""
-        self._captured = None  # it knows the old optimiser's memory
         self.learner.load_state_dict(state["learner"])
-        # how the optimiser works is this device's affair, not that of the one that wrote the state:
-        # a graph would keep a learning rate that came from a file, on the CPU, for ever
-        own = [
-            {name: group[name] for name in ("lr", "fused", "capturable")}
-            for group in self.optimiser.param_groups
-        ]
-        self.optimiser.load_state_dict(state["optimiser"])
-        for group, settings in zip(self.optimiser.param_groups, own, strict=True):
-            group.update(settings)
+        self.updater.load_state_dict(state["optimiser"])
         self.strategy.load_state_dict(state["strategy"])
         torch.set_rng_state(state["random"])
         if self.group.rank:  # the state is that of the first process
@@ -354,25 +265,3 @@ class Trainer:
         seconds = self.clock.seconds
         whole = sum(seconds.get(name, 0.0) for name in TRAINING_PHASES)
         return sum(seconds.get(name, 0.0) for name in SELECTION_PHASES) / max(whole, 1e-9)
-
-
-def evaluation_tasks(config: TrainConfig, images: ImageTable, shot: int | None = None) -> TaskPool:
-    """The fixed, clean tasks on which runs of a comparison are all measured."""
-    settings = config.evaluation
-    return TaskPool.sample(
-        images,
-        tasks=settings.tasks,
-        way=config.tasks.way,
-        shot=config.tasks.shot if shot is None else shot,
-        query=settings.query,
-        seed=(settings.seed, "evaluation"),
-    )
-
-
-def training_classes(tasks: TaskConfig) -> tuple[str, ...] | None:
-    """The classes that training is restricted to, if any."""
-    if tasks.class_budget:
-        from derts.reproduce.paper import class_list
-
-        return class_list(tasks.class_budget)
-    return tasks.classes or None

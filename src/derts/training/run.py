@@ -18,10 +18,11 @@ from derts.progress import progress
 from derts.runs import Run, code_version, machine
 from derts.training.bad_numbers import BadNumbersError
 from derts.training.checkpoint import checkpoint_files, newest_checkpoint, save_checkpoint, say
+from derts.training.drawing import evaluation_tasks
 from derts.training.hardware import choose_device
 from derts.training.interrupt import stop_requests
 from derts.training.lock import locked
-from derts.training.loop import Trainer, evaluation_tasks
+from derts.training.loop import Trainer
 
 Result = dict[str, Any]
 Listen = Callable[[Result], None]
