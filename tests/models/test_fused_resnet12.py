@@ -50,8 +50,8 @@ def test_features_gradients_and_running_statistics(
 
 def test_what_can_be_fused() -> None:
     backbone = ResNet12(3, (32, 32), WIDTHS)
-    assert can_fuse_resnet12(backbone, (32, 32, 3))
-    assert not can_fuse_resnet12(ResNet12(3, (32, 32), (8, 16, 24, 32)), (32, 32, 3))
-    assert not can_fuse_resnet12(torch.nn.Flatten(), (32, 32, 3))
+    assert can_fuse_resnet12(backbone)
+    assert not can_fuse_resnet12(ResNet12(3, (32, 32), (8, 16, 24, 32)))
+    assert not can_fuse_resnet12(torch.nn.Flatten())
     set_context(backbone, 4)
-    assert not can_fuse_resnet12(backbone, (32, 32, 3))
+    assert not can_fuse_resnet12(backbone)

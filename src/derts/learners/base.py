@@ -81,7 +81,7 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         """uint8 [n, height, width, channels] -> features [n, dim]; what torch.compile compiles."""
         if self.fused and can_fuse(self.backbone, images.shape[1:]):
             return fused_features(self.backbone, images, FusedOperations()).to(self.dtype)
-        if self.fused and can_fuse_resnet12(self.backbone, images.shape[1:]):
+        if self.fused and can_fuse_resnet12(self.backbone):
             operations, kind = FusedResidual(), torch.bfloat16
             features = fused_resnet12_features(self.backbone, images, operations, kind)
             return features.to(self.dtype)

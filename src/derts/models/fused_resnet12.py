@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeGuard
 
 import torch
@@ -18,7 +17,7 @@ from derts.models.resnet12 import SLOPE, ResidualBlock, ResNet12
 WIDE = 8  # channels that a convolution on tensor cores wants at least
 
 
-def can_fuse_resnet12(backbone: torch.nn.Module, image_shape: Sequence[int]) -> TypeGuard[ResNet12]:
+def can_fuse_resnet12(backbone: torch.nn.Module) -> TypeGuard[ResNet12]:
     """Whether `fused_resnet12_features` knows the backbone in its present mode."""
     if not isinstance(backbone, ResNet12):
         return False
