@@ -43,6 +43,16 @@ SWAPPED: dict[str, Values] = {
         }
     },
     "derts, doubt": {"strategy": {"name": "derts", "doubt": "posterior"}},
+    "random tasks, votes": {
+        "strategy": {
+            "name": "derts",
+            "engine": "uniform",
+            "weights": "none",
+            "drop_score": "none",
+            "doubt": "votes",
+        }
+    },
+    "derts, votes": {"strategy": {"name": "derts", "doubt": "votes"}},
 }
 SWAPS: Values = {
     "tasks": {"noise": "swap", "swap_rate": 2.8},  # of the ten images that a class has in a task

@@ -126,8 +126,9 @@ class StrategyConfig:
     """derts: drop above a multiple of the mean, the largest share, or by a two-part split."""
     drop_value: float = 1.25
     """derts: the multiple, or the share to drop."""
-    doubt: Literal["none", "posterior"] = "none"
-    """Inside tasks: train on what a query image's label probably is, given label and model."""
+    doubt: Literal["none", "votes", "posterior"] = "none"
+    """Labels inside tasks: as given; as most of the tasks that an image is in have it; or, for
+    query images, what is probable by the given label and the model."""
     drop_when: Literal["before", "after"] = "before"
     """derts: drop noisy tasks before or after selecting."""
 

@@ -7,10 +7,11 @@ import copy
 import pytest
 import torch
 
+from derts.data import ImageTable
 from derts.kernels.operations import PlainOperations
 from derts.models import CNN4
 from derts.models.batch_norm import set_groups
-from derts.models.fused_cnn4 import can_fuse, fused_features
+from derts.models.fused_cnn4 import PatchSums, can_fuse, fused_features
 
 PLAIN = PlainOperations()
 
@@ -53,6 +54,21 @@ def test_features_gradients_and_running_statistics(
     buffers = dict(plain.named_buffers())
     for name, buffer in fused.named_buffers():
         torch.testing.assert_close(buffer, buffers[name], rtol=1e-9, atol=1e-9, msg=name)
+
+
+def test_statistics_from_what_is_known_of_every_image() -> None:
+    plain, fused = pair(3, (18, 22))
+    table = ImageTable(pixels(9, (18, 22), 3), torch.zeros(9, dtype=torch.long), ("a",))
+    known = PatchSums(table, PLAIN)
+    chosen = torch.tensor([[0, 3], [8, 3]])
+    images = table.gather(chosen.flatten())
+    expected = fused_features(plain, images, PLAIN)
+    found = fused_features(fused, images, PLAIN, known.of(chosen))
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+    assert not torch.allclose(
+        fused_features(fused, images, PLAIN, known.of(chosen[:1]) * 2), expected
+    )
+    assert PatchSums.worthwhile(table)
 
 
 def test_what_can_be_fused() -> None:

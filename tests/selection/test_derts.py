@@ -191,3 +191,26 @@ def test_doubt_is_logged_trained_with_and_part_of_a_runs_state(letters: Tables) 
             not torch.equal(value, whole.learner.state_dict()[name])
             for name, value in plain.learner.state_dict().items()
         )
+
+
+def test_votes_mend_swapped_labels_and_follow_from_the_seed(letters: Tables) -> None:
+    noisy = replace(SMALL.tasks, noise="swap", swap_rate=1.0)
+    strategy = replace(SMALL.strategy, doubt="votes", pool=60)
+    config = replace(SMALL, tasks=noisy, strategy=strategy)
+    whole, rounds = trained(config, letters)
+    assert all(event["noise"]["pool"] > 0.1 for event in rounds)
+    assert rounds[-1]["noise"]["kept"] < 0.2 * rounds[-1]["noise"]["pool"]
+    first, second = (Trainer(config, letters) for _ in range(2))
+    first.train(6)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    second.train()
+    for name, value in whole.learner.state_dict().items():
+        assert torch.equal(second.learner.state_dict()[name], value), name
+
+
+def test_votes_change_nothing_where_tasks_agree(letters: Tables) -> None:
+    clean = replace(SMALL, tasks=replace(SMALL.tasks, noise="none"))
+    with_votes = replace(clean, strategy=replace(SMALL.strategy, doubt="votes"))
+    plain, voted = (trained(config, letters)[0] for config in (clean, with_votes))
+    for name, value in plain.learner.state_dict().items():
+        assert torch.equal(voted.learner.state_dict()[name], value), name

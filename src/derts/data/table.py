@@ -100,13 +100,15 @@ class ImageTable:
 
     def class_indices(self, classes: Sequence[str] | None = None) -> list[torch.Tensor]:
         """Per class (all of them, or those named), the indices of its images."""
-        wanted = range(len(self.class_names)) if classes is None else self._numbers(classes)
         order = torch.argsort(self.labels, stable=True)
         counts = torch.bincount(self.labels, minlength=len(self.class_names))
         groups = order.split(counts.tolist())
-        return [groups[number] for number in wanted]
+        return [groups[number] for number in self.class_numbers(classes).tolist()]
 
-    def _numbers(self, classes: Sequence[str]) -> list[int]:
+    def class_numbers(self, classes: Sequence[str] | None = None) -> torch.Tensor:
+        """int64: the number, in `class_names`, of each class (all of them, or those named)."""
+        if classes is None:
+            return torch.arange(len(self.class_names))
         number_of = {name: number for number, name in enumerate(self.class_names)}
         unknown = [name for name in classes if name not in number_of]
         if unknown:
@@ -114,4 +116,4 @@ class ImageTable:
                 f"split {self.split!r} has no class {unknown[0]!r} ({len(unknown)} of "
                 f"{len(classes)} unknown): its classes are {', '.join(self.class_names[:5])}, …"
             )
-        return [number_of[name] for name in classes]
+        return torch.tensor([number_of[name] for name in classes], dtype=torch.long)

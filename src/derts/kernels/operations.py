@@ -25,6 +25,9 @@ class Operations(Protocol):
         filter's [C, 3, 3], and a one behind it.
         """
 
+    def image_patch_products(self, prepared: Tensor, channels: int) -> Tensor:
+        """The same for each image, [n, 9C + 1, 9C + 1]."""
+
     def conv_relu_pool(self, prepared: Tensor, weight: Tensor, shift: Tensor) -> Tensor:
         """[n, F, H/2, W/2], channels last; weight [F, C, 3, 3], shift [F]."""
 
@@ -48,14 +51,12 @@ class PlainOperations:
         return (images.permute(0, 3, 1, 2).double() - PIXEL_MEAN) / PIXEL_SCALE
 
     def patch_products(self, prepared: Tensor, channels: int) -> Tensor:
-        total: Tensor | None = None
-        for part in prepared.split(64):
-            patches = F.unfold(part, 3, padding=1)
-            rows = F.pad(patches.transpose(1, 2).flatten(0, 1), (0, 1), value=1.0)
-            product = rows.T @ rows
-            total = product if total is None else total + product
-        assert total is not None
-        return total
+        parts = [self.image_patch_products(part, channels).sum(0) for part in prepared.split(64)]
+        return torch.stack(parts).sum(0)
+
+    def image_patch_products(self, prepared: Tensor, channels: int) -> Tensor:
+        rows = F.pad(F.unfold(prepared, 3, padding=1).transpose(1, 2), (0, 1), value=1.0)
+        return rows.transpose(1, 2) @ rows
 
     def conv_relu_pool(self, prepared: Tensor, weight: Tensor, shift: Tensor) -> Tensor:
         values = F.conv2d(prepared.to(weight.dtype), weight, shift, padding=1)
@@ -86,6 +87,12 @@ def _places(channels: int, device: torch.device) -> Tensor:
         for position in range(4)
     ]
     return F.pad(torch.stack(each), (0, 1), value=FOURTH)
+
+
+def _of_patches(found: Tensor, channels: int) -> Tensor:
+    """Products of cells [..., 64, 64] -> of the patches in them, [..., 9C + 1, 9C + 1]."""
+    places = _places(channels, found.device)
+    return torch.stack([found[..., place, :][..., place] for place in places]).sum(0)
 
 
 class _ConvReluPool(torch.autograd.Function):
@@ -166,9 +173,12 @@ class FusedOperations:
     def patch_products(self, prepared: Tensor, channels: int) -> Tensor:
         from derts.kernels import pixels
 
-        found = pixels.products(prepared, PIXEL_MEAN, PIXEL_SCALE)
-        places = _places(channels, prepared.device)
-        return torch.stack([found[place][:, place] for place in places]).sum(0)
+        return _of_patches(pixels.products(prepared, PIXEL_MEAN, PIXEL_SCALE), channels)
+
+    def image_patch_products(self, prepared: Tensor, channels: int) -> Tensor:
+        from derts.kernels import pixels
+
+        return _of_patches(pixels.image_products(prepared, PIXEL_MEAN, PIXEL_SCALE), channels)
 
     def conv_relu_pool(self, prepared: Tensor, weight: Tensor, shift: Tensor) -> Tensor:
         pooled: Tensor = _ConvReluPool.apply(  # type: ignore[no-untyped-call]

@@ -128,14 +128,16 @@ def _backward(
 
 @triton.jit
 def _products(
-    framed, partial, cells, height, width,
+    framed, partial, cells, each, height, width,
     ENTRIES: tl.constexpr, BLOCK: tl.constexpr,
     MEAN: tl.constexpr, SCALE: tl.constexpr,
 ):  # fmt: skip
     sums = tl.zeros([ENTRIES, ENTRIES], tl.float32)
-    for start in range(tl.program_id(0) * BLOCK, cells, tl.num_programs(0) * BLOCK):
+    first = tl.program_id(0) * each
+    last = tl.minimum(first + each, cells)
+    for start in range(first, last, BLOCK):
         cell = start + tl.arange(0, BLOCK)
-        seen = _cells(framed, cell, cells, height, width, MEAN, SCALE)
+        seen = _cells(framed, cell, last, height, width, MEAN, SCALE)
         sums = tl.dot(tl.trans(seen), seen, sums)
     entry = tl.arange(0, ENTRIES)
     at = tl.program_id(0) * ENTRIES * ENTRIES + entry[:, None] * ENTRIES + entry[None, :]
@@ -199,11 +201,23 @@ def backward(framed: Tensor, upstream: Tensor, winner: Tensor, mean: float, scal
 
 def products(framed: Tensor, mean: float, scale: float) -> Tensor:
     """Σ over cells of row ⊗ row, float64 [64, 64]."""
+    cells = _inner_size(framed)[0]
+    each = triton.cdiv(cells, _programs(framed, triton.cdiv(cells, 128)))
+    return _sums_of_products(framed, each, mean, scale).sum(0, dtype=torch.float64)
+
+
+def image_products(framed: Tensor, mean: float, scale: float) -> Tensor:
+    """The same for each image, float32 [n, 64, 64]."""
+    return _sums_of_products(framed, _inner_size(framed)[0] // len(framed), mean, scale)
+
+
+def _sums_of_products(framed: Tensor, each: int, mean: float, scale: float) -> Tensor:
+    """Σ over every `each` consecutive cells of row ⊗ row, float32 [parts, 64, 64]."""
     cells, height, width = _inner_size(framed)
-    programs = _programs(framed, triton.cdiv(cells, 128))
-    partial = torch.empty(programs, ENTRIES, ENTRIES, device=framed.device)
-    _products[(programs,)](
-        framed, partial, cells, height, width,
+    parts = triton.cdiv(cells, each)
+    partial = torch.empty(parts, ENTRIES, ENTRIES, device=framed.device)
+    _products[(parts,)](
+        framed, partial, cells, each, height, width,
         ENTRIES=ENTRIES, BLOCK=128, MEAN=mean, SCALE=scale, num_warps=4,
     )  # fmt: skip
-    return partial.sum(0, dtype=torch.float64)
+    return partial

@@ -17,7 +17,7 @@ from derts.kernels.residual_operations import FusedResidual
 from derts.learners.bank import FeatureBank
 from derts.learners.trust import Trust
 from derts.models.batch_norm import set_groups
-from derts.models.fused_cnn4 import can_fuse, fused_features
+from derts.models.fused_cnn4 import PatchSums, can_fuse, fused_features
 from derts.models.fused_resnet12 import can_fuse_resnet12, fused_resnet12_features
 from derts.tasks.pool import TaskPool
 from derts.transfer import send
@@ -58,6 +58,7 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         self.fused = False
         self.trust: Trust | None = None
         self.bank: FeatureBank | None = None
+        self.patch_sums: PatchSums | None = None
         self._compiled: Callable[[torch.Tensor], torch.Tensor] | None = None
         self._compiled_tasks = 0
 
@@ -77,10 +78,14 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
             x = x.contiguous()
         return (x - PIXEL_MEAN) / PIXEL_SCALE
 
-    def embed(self, images: torch.Tensor) -> torch.Tensor:
-        """uint8 [n, height, width, channels] -> features [n, dim]; what torch.compile compiles."""
+    def embed(self, images: torch.Tensor, products: torch.Tensor | None = None) -> torch.Tensor:
+        """uint8 [n, height, width, channels] -> features [n, dim]; what torch.compile compiles.
+
+        `products`: the images' patch products, where they are known.
+        """
         if self.fused and can_fuse(self.backbone, images.shape[1:]):
-            return fused_features(self.backbone, images, FusedOperations()).to(self.dtype)
+            features = fused_features(self.backbone, images, FusedOperations(), products)
+            return features.to(self.dtype)
         if self.fused and can_fuse_resnet12(self.backbone):
             operations, kind = FusedResidual(), torch.bfloat16
             features = fused_resnet12_features(self.backbone, images, operations, kind)
@@ -134,7 +139,7 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Query losses [T] with graph, and accuracies [T], of the tasks of a meta-batch."""
         indices = torch.cat((pool.support, pool.query), 1)
-        features = self.features(images.gather(indices))
+        features = self._training_features(images, indices)
         if self.bank is not None and self.training:
             self.bank.keep(send(indices, self.device), features)
         support, query = features.tensor_split([pool.support.shape[1]], 1)
@@ -142,6 +147,15 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         labels = send(pool.query_labels, self.device)
         trust = self.trust if self.training else None
         return query_losses(self.logits(adapted, query), labels, trust)
+
+    def _training_features(self, images: ImageTable, indices: torch.Tensor) -> torch.Tensor:
+        """Features [T, n, dim] of the images at indices [T, n]."""
+        known = self.patch_sums
+        if known is None or known.table is not images or not self.training:
+            return self.features(images.gather(indices))
+        products = known.of(send(indices, self.device))
+        pixels = images.gather(indices.flatten())
+        return self.embed(pixels, products).reshape(*indices.shape, -1)
 
     def outer_loss(
         self, images: ImageTable, pool: TaskPool, weights: torch.Tensor | Weigh | None = None

@@ -15,9 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from derts.data.table import ImageTable
 from derts.kernels.operations import Operations
 from derts.models.batch_norm import BatchNorm
 from derts.models.cnn4 import CNN4, ConvBlock
+
+IMAGES_AT_ONCE = 2048
+MOST_BYTES = 2 << 30  # for what is known of every image of a table
 
 
 def can_fuse(backbone: torch.nn.Module, image_shape: Sequence[int]) -> TypeGuard[CNN4]:
@@ -37,11 +41,43 @@ def can_fuse(backbone: torch.nn.Module, image_shape: Sequence[int]) -> TypeGuard
     )
 
 
-def fused_features(backbone: CNN4, images: Tensor, operations: Operations) -> Tensor:
-    """uint8 [n, H, W, C] -> features [n, dim], as `backbone` of the normalised images gives."""
+class PatchSums:
+    """Patch products of every image of a table, made once: a batch's are sums of them.
+
+    sums  [images, 9C + 1, 9C + 1]
+    """
+
+    def __init__(self, table: ImageTable, operations: Operations) -> None:
+        self.table = table
+        channels = table.image_shape[2]
+        parts = torch.arange(len(table), device=table.device).split(IMAGES_AT_ONCE)
+        self.sums = torch.cat(
+            [
+                operations.image_patch_products(operations.prepare(table.gather(part)), channels)
+                for part in parts
+            ]
+        )
+
+    def of(self, indices: Tensor) -> Tensor:
+        """Patch products of the images at indices [...] together, float64 [9C + 1, 9C + 1]."""
+        return self.sums.index_select(0, indices.flatten()).sum(0, dtype=torch.float64)
+
+    @staticmethod
+    def worthwhile(table: ImageTable) -> bool:
+        """Whether they take little memory."""
+        return len(table) * (9 * table.image_shape[2] + 1) ** 2 * 4 <= MOST_BYTES
+
+
+def fused_features(
+    backbone: CNN4, images: Tensor, operations: Operations, products: Tensor | None = None
+) -> Tensor:
+    """uint8 [n, H, W, C] -> features [n, dim], as `backbone` of the normalised images gives.
+
+    `products`: the images' patch products, where they are known.
+    """
     first, *others = backbone.blocks
     assert isinstance(first, ConvBlock)
-    values = _first_block(first, images, operations)
+    values = _first_block(first, images, operations, products)
     for block in others:
         assert isinstance(block, ConvBlock)
         weight = block.conv.weight.to(values.dtype)
@@ -49,12 +85,16 @@ def fused_features(backbone: CNN4, images: Tensor, operations: Operations) -> Te
     return values.flatten(1)
 
 
-def _first_block(block: ConvBlock, images: Tensor, operations: Operations) -> Tensor:
+def _first_block(
+    block: ConvBlock, images: Tensor, operations: Operations, products: Tensor | None
+) -> Tensor:
     norm, weight = block.norm, block.conv.weight
     prepared = operations.prepare(images)
     if norm.training:
         count = images.shape[0] * images.shape[1] * images.shape[2]
-        products = operations.patch_products(prepared, images.shape[3]) / count
+        if products is None:
+            products = operations.patch_products(prepared, images.shape[3])
+        products = products / count
         patch_mean = products[-1, :-1]
         spread = (products[:-1, :-1] - patch_mean.outer(patch_mean)).to(weight.dtype)
         filters = weight.flatten(1)

@@ -48,6 +48,7 @@ class RoundRecord:
     @staticmethod
     def of(
         pool: TaskPool,
+        wrong: torch.Tensor,
         images: ImageTable,
         gradients: torch.Tensor,
         estimate: PoolEstimate,
@@ -55,7 +56,7 @@ class RoundRecord:
         number: int,
         update: int,
     ) -> RoundRecord:
-        """The record of a round from what it worked with."""
+        """The record of a round: its pool as drawn, shares of wrong labels [N] when trained on."""
         selected = torch.zeros(len(pool), dtype=torch.bool)
         selected[choice.selected] = True
         part = slice(MOST_TASKS)
@@ -65,7 +66,7 @@ class RoundRecord:
             weight=choice.weights[part].float().cpu(),
             selected=selected[part],
             dropped=choice.drop[part].cpu(),
-            mislabelled=pool.mislabelled()[part].cpu(),
+            mislabelled=wrong[part].float().cpu(),
             number=number,
             update=update,
             digest=pool_digest(pool, images),

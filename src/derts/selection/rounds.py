@@ -24,15 +24,21 @@ from derts.selection.choice import Choice, Pick, Seed, choose, needs_reference
 from derts.selection.record import RoundRecord
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
 from derts.tasks.pool import TaskPool
+from derts.tasks.votes import LabelVotes
 from derts.threads import one_thread
 from derts.transfer import send
 
 
 class Drawn(NamedTuple):
-    """A pool, the share of wrong labels of each of its tasks (for the log), and the same pool
-    labelled at random, where the drop rule asks for it.
+    """A round's tasks.
+
+    given      as they were drawn
+    pool       as they are scored and trained on: with mended labels where votes are asked for
+    wrong      float [N]: share of wrong labels in each task of `pool`, for the log alone
+    reference  the pool labelled at random, where the drop rule asks for it
     """
 
+    given: TaskPool
     pool: TaskPool
     wrong: torch.Tensor
     reference: TaskPool | None
@@ -53,6 +59,7 @@ class PoolTasks(Strategy):
         self.weights = torch.zeros(0)
         self.wrong_labels = 0.0
         self.bank: FeatureBank | None = None
+        self._votes: LabelVotes | None = None
         self._resumed = False
         self._pool: TaskPool | None = None
         self._ahead: Future[Drawn] | None = None
@@ -129,7 +136,7 @@ class PoolTasks(Strategy):
         clock.settle("update")
         before = dict(clock.seconds)
         with clock.phase("pool"):
-            pool, wrong, reference = self._drawn(context)
+            given, pool, wrong, reference = self._drawn(context)
         if self.bank is not None and self.round == 0:
             self.bank.expire()  # it holds the whole warm-up
         estimate = estimate_pool(
@@ -162,7 +169,7 @@ class PoolTasks(Strategy):
                 "update": context.update,
                 "seconds": {name: value for name, value in spent.items() if value},
                 **choice.record(),
-                "noise": noise_record(wrong, choice),
+                "noise": {"pool": share(given.mislabelled()), **noise_record(wrong, choice)},
                 **doubt,
             }
         )
@@ -171,7 +178,14 @@ class PoolTasks(Strategy):
                 rows = estimate.gradients[config.estimate]
                 context.keep_round(
                     RoundRecord.of(
-                        pool, context.images, rows, estimate, choice, self.round, context.update
+                        given,
+                        wrong,
+                        context.images,
+                        rows,
+                        estimate,
+                        choice,
+                        self.round,
+                        context.update,
                     )
                 )
         self.round += 1
@@ -198,28 +212,39 @@ class PoolTasks(Strategy):
 
     def _draw(self, context: Context, number: int) -> Drawn:
         images = (self.config.pool_images,) if self.config.pool_images else ()
-        pool = context.draw(self.config.pool, "pool", number, *images)
+        given = context.draw(self.config.pool, "pool", number, *images)
+        pool = self._mended(context, given, number) if self.config.doubt == "votes" else given
         reference = None
         if needs_reference(self.config):
             reference = with_random_labels(pool, (context.seed, "reference", number))
         wrong = pool.mislabelled()
         if context.learner.device.type == "cuda":
             pool, reference = pool.pinned(), reference and reference.pinned()
-        return Drawn(pool, wrong, reference)
+        return Drawn(given, pool, wrong, reference)
+
+    def _mended(self, context: Context, given: TaskPool, number: int) -> TaskPool:
+        """Pool `number` with its labels as most tasks of all pools so far have them.
+
+        The votes follow from the run's seed: a resumed run counts them again.
+        """
+        images = (self.config.pool_images,) if self.config.pool_images else ()
+        if self._votes is None or self._votes.pools > number:
+            self._votes = LabelVotes(len(context.images), len(context.images.class_names))
+        for earlier in range(self._votes.pools, number):
+            self._votes.add(context.draw(self.config.pool, "pool", earlier, *images))
+        self._votes.add(given)
+        return self._votes.mended(given)
 
 
-def noise_record(wrong: torch.Tensor, choice: Choice) -> dict[str, Any]:
-    """Share of wrong labels in the pool, in what was selected, looks noisy, and is trained on.
+def share(wrong: torch.Tensor) -> float | None:
+    """Mean of shares of wrong labels, if there are any."""
+    return round(float(wrong.mean()), 6) if len(wrong) else None
+
+
+def noise_record(wrong: torch.Tensor, choice: Choice) -> dict[str, float | None]:
+    """Share of wrong labels in what was selected, looks noisy, and is trained on.
 
     `wrong` [N] is that of each task. For the log alone: no strategy decides by the true labels.
     """
-
-    def share(which: torch.Tensor) -> float | None:
-        return round(float(wrong[which].mean()), 6) if len(wrong[which]) else None
-
-    return {
-        "pool": share(torch.arange(len(wrong))),
-        "selected": share(choice.selected),
-        "dropped": share(choice.drop),
-        "kept": share(choice.kept),
-    }
+    parts = {"selected": choice.selected, "dropped": choice.drop, "kept": choice.kept}
+    return {name: share(wrong[which]) for name, which in parts.items()}

@@ -32,6 +32,7 @@ class TaskPool:
     true_support_labels   int64 [N, S]  labels before noise: for diagnosis, never for a strategy
     true_query_labels     int64 [N, Q]  likewise
     way                   classes per task
+    classes               int64 [N, way]  class of the table that each label stands for (or None)
     recipe                how the pool was made, its seed included
 
     >>> import torch
@@ -51,6 +52,7 @@ class TaskPool:
     true_query_labels: torch.Tensor
     way: int
     recipe: Recipe = field(default_factory=dict)
+    classes: torch.Tensor | None = None
 
     @staticmethod
     def sample(
@@ -84,9 +86,9 @@ class TaskPool:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TaskPool):
             return NotImplemented
-        theirs = other.tensors()
-        return self.way == other.way and all(
-            torch.equal(tensor, theirs[name]) for name, tensor in self.tensors().items()
+        mine, theirs = self.tensors(), other.tensors()
+        return (self.way, mine.keys()) == (other.way, theirs.keys()) and all(
+            torch.equal(tensor, theirs[name]) for name, tensor in mine.items()
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -98,7 +100,7 @@ class TaskPool:
         )
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The six tensors by name."""
+        """The tensors by name."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
 
@@ -127,7 +129,8 @@ class TaskPool:
     def concatenate(pools: Sequence[TaskPool]) -> TaskPool:
         """One pool of the tasks of all; the recipe is the first one's."""
         parts = [pool.tensors() for pool in pools]
-        joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        names = [name for name in parts[0] if all(name in part for part in parts)]
+        joined = {name: torch.cat([part[name] for part in parts]) for name in names}
         return pools[0]._with(joined)
 
     def save(self, path: Path | str) -> None:
@@ -139,10 +142,12 @@ class TaskPool:
     @staticmethod
     def load(path: Path | str) -> TaskPool:
         """Read a pool that `save` wrote."""
-        names = [item.name for item in fields(TaskPool) if item.name not in ("way", "recipe")]
+        others = ("way", "recipe", "classes")
+        names = [item.name for item in fields(TaskPool) if item.name not in others]
         try:
             with safe_open(str(path), framework="pt") as file:
                 about = file.metadata() or {}
+                names += [name for name in ("classes",) if name in file.keys()]  # noqa: SIM118
                 tensors = {name: file.get_tensor(name) for name in names}
             return TaskPool(**tensors, way=int(about["way"]), recipe=json.loads(about["recipe"]))
         except FileNotFoundError:

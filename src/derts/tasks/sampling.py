@@ -24,6 +24,7 @@ class TaskSampler:
         self.class_names = images.class_names if classes is None else tuple(classes)
         self.classes = None if classes is None else list(classes)
         groups = images.class_indices(classes)
+        self.numbers = images.class_numbers(classes)
         self.sizes = torch.tensor([len(group) for group in groups], dtype=torch.long)
         self.indices = pad_sequence(groups, batch_first=True)  # [classes, most images]
 
@@ -72,6 +73,7 @@ class TaskSampler:
             true_support_labels=support(true_labels),
             true_query_labels=rest(true_labels),
             way=way,
+            classes=self.numbers[classes],
             recipe={
                 "split": self.split,
                 "tasks": tasks,

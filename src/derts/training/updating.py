@@ -10,7 +10,9 @@ import torch
 from derts.config import OptimiserConfig
 from derts.data.table import ImageTable
 from derts.distributed import Group
+from derts.kernels.operations import FusedOperations
 from derts.learners.base import Learner, Outcome, Weigh
+from derts.models.fused_cnn4 import PatchSums
 from derts.tasks.pool import TaskPool
 from derts.training.bad_numbers import GuardedStep
 from derts.training.captured import CapturedUpdate
@@ -31,6 +33,8 @@ class Updater:
         self.learner, self.images, self.config = learner, images, config
         self.meta_batch, self.group = meta_batch, group
         self.captures = group.alone and learner.captures_on(images)
+        if self.captures and PatchSums.worthwhile(images):
+            learner.patch_sums = PatchSums(images, FusedOperations())
         self._captured: CapturedUpdate | None = None
         assert config.lr is not None
         self.optimiser = torch.optim.AdamW(
