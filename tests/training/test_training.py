@@ -21,9 +21,12 @@ from derts.config import (
     TrainConfig,
 )
 from derts.data import ImageTable
+from derts.data.streamed import StreamedTable
 from derts.errors import DertsError
 from derts.runs import Run
+from derts.tasks import TaskPool
 from derts.training import Trainer, resume, train
+from derts.training.captured import Arrived
 from derts.training.checkpoint import MAGIC, checkpoint_files, load_checkpoint, save_checkpoint
 from derts.training.run import open_trainer
 
@@ -290,3 +293,18 @@ def test_training_keeps_memory_flat_in_evaluation(letters: Tables) -> None:
     evaluation = trainer.evaluate("test")
     assert evaluation == trainer.evaluate("test")
     assert all(value.grad is None for value in trainer.learner.parameters())
+
+
+def test_streamed_images_arrive_where_a_recording_reads_them(letters: Tables) -> None:
+    table = letters["train"]
+    streamed = StreamedTable.of(table, torch.device("cpu"))
+    first, second = (
+        TaskPool.sample(table, tasks=2, way=3, shot=1, query=2, seed=seed) for seed in (0, 1)
+    )
+    arrived = Arrived(streamed, first)
+    for pool in (first, second):
+        arrived.take(pool)
+        for name in ("support", "query"):
+            found = arrived.table.gather(getattr(arrived.pool, name))
+            assert torch.equal(found, table.gather(getattr(pool, name)))
+    assert arrived.pool.way == 3

@@ -37,7 +37,12 @@ class StreamedTable(ImageTable):
     def of(images: ImageTable, target: torch.device) -> StreamedTable:
         """The same images, streamed to a device."""
         about = (images.class_names, images.split, images.categories)
-        return StreamedTable(images.images, images.labels, *about, target)
+        numbered = torch.empty(0, device=target).device  # cuda is cuda:0
+        return StreamedTable(images.images, images.labels, *about, numbered)
+
+    @property
+    def gathers_to(self) -> torch.device:
+        return self.target
 
     def prefetch(self, indices: torch.Tensor) -> None:
         self._expected.append((indices, self._fetcher.submit(self._fetch, indices)))

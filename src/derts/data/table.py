@@ -82,6 +82,11 @@ class ImageTable:
     def device(self) -> torch.device:
         return self.images.device
 
+    @property
+    def gathers_to(self) -> torch.device:
+        """Where `gather` puts images."""
+        return self.images.device
+
     def gather(self, indices: torch.Tensor) -> torch.Tensor:
         """Images at integer indices [...] as uint8 [..., height, width, channels]."""
         flat = send(indices.reshape(-1), self.images.device)

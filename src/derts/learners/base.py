@@ -115,11 +115,11 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         self._compiled, self._compiled_tasks = torch.compile(self.embed, dynamic=False), tasks
 
     def captures_on(self, images: ImageTable) -> bool:
-        """Whether to record updates on these images as CUDA graphs: all is on the GPU.
+        """Whether to record updates on these images as CUDA graphs: they are, or come, to the GPU.
 
         Not a ResNet-12, which keeps a GPU busy as it is and whose activations are held twice then.
         """
-        on_gpu = self.fused and images.device == self.device
+        on_gpu = self.fused and images.gathers_to == self.device
         return on_gpu and self.embeds and can_fuse(self.backbone, images.image_shape)
 
     @abstractmethod

@@ -7,10 +7,12 @@ number of tasks and then replayed. Between the two a strategy may weigh the task
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from derts.data.streamed import StreamedTable
 from derts.data.table import ImageTable
 from derts.learners.base import Learner, Outcome
 from derts.tasks.pool import TaskPool
@@ -38,6 +40,10 @@ class CapturedUpdate:
         the optimiser's step from the gradients and returns numbers about the update.
         """
         self.pool = pool.to(learner.device)
+        self.arrived: Arrived | None = None
+        if isinstance(images, StreamedTable):
+            self.arrived = Arrived(images, pool)
+            images, self.pool = self.arrived.table, self.arrived.pool
         self.weights = torch.ones(len(pool), device=learner.device)
         kept = [buffer.clone() for buffer in learner.buffers()]
         optimiser.zero_grad(set_to_none=True)
@@ -75,7 +81,12 @@ class CapturedUpdate:
         self, pool: TaskPool, weigh: Callable[[torch.Tensor], torch.Tensor | None]
     ) -> tuple[Outcome, torch.Tensor]:
         """The update on the tasks of `pool`; its outcome and what `finish` returned."""
-        for name in ("support", "support_labels", "query", "query_labels"):
+        names = ["support_labels", "query_labels"]
+        if self.arrived is None:
+            names += ["support", "query"]
+        else:
+            self.arrived.take(pool)
+        for name in names:
             values = getattr(pool, name)
             getattr(self.pool, name).copy_(
                 values.pin_memory() if values.device.type == "cpu" else values, non_blocking=True
@@ -91,3 +102,27 @@ class CapturedUpdate:
         self.backward.replay()
         outcome = Outcome(self.loss.clone(), self.losses.clone(), self.accuracies.clone())
         return outcome, self.numbers.clone()
+
+
+class Arrived:
+    """A place on the GPU where streamed images of one meta-batch arrive.
+
+    Recorded kernels read from there: `table` holds the images, `pool` names them by their place.
+    """
+
+    def __init__(self, images: StreamedTable, pool: TaskPool) -> None:
+        self.images = images
+        tasks, support, query = len(pool), pool.support.shape[1], pool.query.shape[1]
+        places = torch.arange(tasks * (support + query), device=images.target)
+        labels = torch.zeros(len(places), dtype=torch.long)
+        first = images.gather(torch.cat((pool.support, pool.query), 1)).flatten(0, 1)
+        self.table = ImageTable(first.clone(), labels, images.class_names[:1])
+        rows = places.reshape(tasks, -1)
+        self.pool = replace(
+            pool.to(images.target), support=rows[:, :support], query=rows[:, support:]
+        )
+
+    def take(self, pool: TaskPool) -> None:
+        """Fetch the images of a meta-batch, or those that were fetched ahead."""
+        arriving = self.images.gather(torch.cat((pool.support, pool.query), 1))
+        self.table.images.copy_(arriving.flatten(0, 1), non_blocking=True)

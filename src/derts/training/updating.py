@@ -33,7 +33,8 @@ class Updater:
         self.learner, self.images, self.config = learner, images, config
         self.meta_batch, self.group = meta_batch, group
         self.captures = group.alone and learner.captures_on(images)
-        if self.captures and PatchSums.worthwhile(images):
+        self.held = images.device == learner.device
+        if self.captures and self.held and PatchSums.worthwhile(images):
             learner.patch_sums = PatchSums(images, FusedOperations())
         self._captured: CapturedUpdate | None = None
         assert config.lr is not None
@@ -59,7 +60,9 @@ class Updater:
                 group["lr"].fill_(learning_rate)
             else:
                 group["lr"] = learning_rate
-        if self.captures and len(pool) == self.meta_batch and self.optimiser.state:
+        # a bank wants the numbers of images, which streamed ones do not have in a recording
+        captures = self.captures and (self.held or self.learner.bank is None)
+        if captures and len(pool) == self.meta_batch and self.optimiser.state:
             if self._captured is None:
                 self._captured = CapturedUpdate(
                     self.learner, self.images, self.optimiser, self.guard.keep, self._finish, pool
