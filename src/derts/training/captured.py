@@ -37,7 +37,7 @@ class CapturedUpdate:
         """`begin` comes before the forward pass; `finish` gets losses [T] and accuracies [T], makes
         the optimiser's step from the gradients and returns numbers about the update.
         """
-        self.pool = pool.to(learner.device)
+        self.pool = pool.to(learner.device).clone()  # every update's tasks are written over it
         self.weights = torch.ones(len(pool), device=learner.device)
         kept = [buffer.clone() for buffer in learner.buffers()]
         optimiser.zero_grad(set_to_none=True)
