@@ -30,7 +30,7 @@ from derts.selection.facility_location import select
 from derts.training import Trainer
 
 Row = dict[str, Any]
-CLASSES = 64
+CLASSES, MANY_CLASSES = 64, 351  # mini- and tiered-ImageNet's
 
 
 def store(folder: Path, count: int, size: int) -> ImageTable:
@@ -43,7 +43,8 @@ def store(folder: Path, count: int, size: int) -> ImageTable:
         pixels[start : start + len(block)] = block[: count - start]
     pixels.flush()
     mapped = torch.from_numpy(np.load(path, mmap_mode="r+"))
-    return ImageTable(mapped, torch.arange(count) % CLASSES, tuple(map(str, range(CLASSES))))
+    classes = CLASSES if count < 100_000 else MANY_CLASSES
+    return ImageTable(mapped, torch.arange(count) % classes, tuple(map(str, range(classes))))
 
 
 def measured(run: Callable[[], object], repeats: int, cuda: bool) -> tuple[float, float | None]:

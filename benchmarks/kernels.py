@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +27,7 @@ from derts.kernels.operations import FusedOperations, PlainOperations
 from derts.kernels.residual_operations import FusedResidual, Norm, PlainResidual
 from derts.runs import code_version, machine
 from derts.selection.facility_device import DeviceDistances, greedy_without_waiting
+from derts.selection.facility_distances import Distances
 
 STORED, SUMMED = 0.004, 1e-5
 DEVICE = torch.device("cuda")
@@ -86,7 +88,10 @@ def first_block() -> list[Row]:
     )
     large = FUSED.conv_relu_pool(many, weight, shift)
     change = random(*large.shape).bfloat16().contiguous(memory_format=torch.channels_last)
-    products = difference(FUSED.patch_products(ours, 3), PLAIN.patch_products(theirs, 3))
+    products = max(
+        difference(FUSED.patch_products(ours, 3), PLAIN.patch_products(theirs, 3)),
+        difference(FUSED.image_patch_products(ours, 3), PLAIN.image_patch_products(theirs, 3)),
+    )
     to_weight = difference(gradients[0], expected_gradients[0])
     return [
         row(
@@ -204,6 +209,11 @@ def pool_kernels() -> list[Row]:
         points[1::7] = points[::7][: len(points[1::7])].round()  # ties
         matrix = DeviceDistances(points, 2.0).kept
         assert matrix is not None
+        if dimensions == 5:
+            plain = Distances(points.cpu(), 2.0).rows(np.arange(len(points)))
+            wrong = int((matrix.cpu() != torch.from_numpy(plain)).sum())
+            time = milliseconds(lambda p=points: DeviceDistances(p, 2.0))  # type: ignore[misc]
+            answers.append(row("distances between all pairs, d = 5", wrong, 0, time))
         pairs = zip(greedy(matrix, 960), greedy_without_waiting(matrix, 960), strict=True)
         wrong = sum(int((a != b).sum()) for a, b in pairs)
         time = milliseconds(lambda m=matrix: greedy(m, 960))  # type: ignore[misc]

@@ -31,9 +31,8 @@ from derts.training import Trainer
 STRATEGIES: dict[str, Values] = {
     "random": {"strategy": {"name": "random"}},
     "derts": PRESETS["derts"],
-    "derts, bank": {"strategy": {"name": "derts", "bank": True}},
-    "derts, pools of 9,600 images": {"strategy": {"name": "derts", "pool_images": 9600}},
-    "derts, pools of 6,400 images": {"strategy": {"name": "derts", "pool_images": 6400}},
+    "derts, bank": {"strategy": {"name": "derts", "pool_images": 0, "bank": True}},
+    "derts, pools of all images": {"strategy": {"name": "derts", "pool_images": 0}},
     "paper": PRESETS["paper"],
     **{
         name: {"strategy": {"name": name}}

@@ -102,7 +102,7 @@ class StrategyConfig:
     """Updates with random tasks before the strategy begins (they count as updates)."""
     pool: int = 3200
     """derts: tasks that are drawn and scored per round."""
-    pool_images: int = 0
+    pool_images: int = 9600
     """Different images that a pool is drawn from: fewer to embed per round (0: all there are)."""
     bank: bool = False
     """Score pools by features that the last round's updates left, embedding only other images."""
@@ -126,7 +126,7 @@ class StrategyConfig:
     """derts: drop above a multiple of the mean, the largest share, or by a two-part split."""
     drop_value: float = 1.25
     """derts: the multiple, or the share to drop."""
-    doubt: Literal["none", "votes", "posterior"] = "none"
+    doubt: Literal["none", "votes", "posterior"] = "votes"
     """Labels inside tasks: as given; as most of the tasks that an image is in have it; or, for
     query images, what is probable by the given label and the model."""
     drop_when: Literal["before", "after"] = "before"

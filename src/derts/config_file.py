@@ -24,6 +24,8 @@ LITERAL = {
     "weights": "counts",
     "weight_cap": 0.0,
     "batching": "shuffled",
+    "pool_images": 0,
+    "doubt": "none",
 }
 """The paper's method to the letter, but for the drop rule of its noisy setting."""
 

@@ -162,9 +162,9 @@ def test_it_learns_to_prefer_clean_tasks(letters: Tables) -> None:
 
     def preference() -> float:
         pool = trainer.draw(200, "check", 1)
-        signs = gradient_agreement(trainer.learner, trainer.images, pool).cpu()  # type: ignore[arg-type]
+        signs = gradient_agreement(trainer.learner, trainer.images, pool)  # type: ignore[arg-type]
         with torch.no_grad():
-            probability = strategy.scheduler(signs, 0.5).softmax(0)
+            probability = strategy.scheduler(signs.finite_on(strategy.device), 0.5).softmax(0)
         return float(probability[pool.mislabelled() == 0].sum())
 
     before = preference()

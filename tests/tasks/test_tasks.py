@@ -109,6 +109,9 @@ def test_slices_masks_and_indices_give_pools(tmp_path: Path) -> None:
     assert TaskPool.concatenate(list(pool.split(4))) == pool
     assert [len(part) for part in pool.split(4)] == [4, 4, 2]
     assert pool.to("cpu") == pool
+    copy = pool.clone()
+    copy.support.zero_()
+    assert copy != pool
     with pytest.raises(TypeError):
         hash(pool)
 

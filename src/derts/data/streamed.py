@@ -54,7 +54,8 @@ class StreamedTable(ImageTable):
             (
                 found
                 for expected, found in self._expected
-                if expected.shape == indices.shape and torch.equal(expected, indices)
+                if (expected.shape, expected.device) == (indices.shape, indices.device)
+                and torch.equal(expected, indices)
             ),
             None,
         )

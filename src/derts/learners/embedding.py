@@ -19,6 +19,7 @@ from derts.transfer import send
 
 FEATURE_BYTES = 1 << 30  # features held at once
 ON_GPU, ON_CPU = 3200, 256  # images per forward pass
+GPU_STEP = 800  # a GPU library tries its algorithms anew for each new number of images
 
 
 Named = tuple[torch.Tensor, torch.Tensor]
@@ -74,15 +75,21 @@ def named_images(indices: torch.Tensor, count: int) -> Named:
 
 
 def embed_images(learner: Learner[Any], images: ImageTable, indices: torch.Tensor) -> torch.Tensor:
-    """Features [n, dim] of the images at indices [n], in forward passes of bounded size."""
-    step = ON_GPU if learner.device.type == "cuda" else ON_CPU
-    parts = indices.split(step)
+    """Features [n, dim] of the images at indices [n], in forward passes of bounded size.
+
+    On a GPU the last image is repeated up to a round number: few sizes are ever seen.
+    """
+    count, on_gpu = len(indices), learner.device.type == "cuda"
+    if on_gpu and count % GPU_STEP:
+        last = indices[-1:].expand(GPU_STEP - count % GPU_STEP)
+        indices = torch.cat((indices, last))
+    parts = indices.split(ON_GPU if on_gpu else ON_CPU)
     found = []
     for part, following in zip_longest(parts, parts[1:]):
         if following is not None:
             images.prefetch(following)
         found.append(learner.features(images.gather(part)[None])[0])
-    return torch.cat(found)
+    return torch.cat(found)[:count]
 
 
 def task_features(

@@ -39,15 +39,17 @@ class Agreement(NamedTuple):
     cosines: torch.Tensor
     norms: torch.Tensor
 
-    def cpu(self) -> Agreement:
-        """The same in main memory; what overflowed is large, or nothing where it has no value."""
-        return Agreement(*(values.float().cpu().nan_to_num(0.0, LARGE, -LARGE) for values in self))
+    def finite_on(self, device: torch.device) -> Agreement:
+        """The same on a device; what overflowed is large, or nothing where it has no value."""
+        on_device = (values.float().to(device) for values in self)
+        return Agreement(*(values.nan_to_num(0.0, LARGE, -LARGE) for values in on_device))
 
 
 class Candidates(NamedTuple):
     """Tasks that were looked at, and what was seen.
 
-    loss(which) is the mean outer loss of the tasks at indices `which`, with a graph.
+    loss(which) is the mean outer loss of the tasks at indices `which`, with a graph. With pool and
+    indices on a GPU, neither it nor pool[which] makes the program wait.
     """
 
     pool: TaskPool
@@ -74,31 +76,31 @@ def look_at(
 ) -> Candidates:
     """Signs of all tasks, and their losses for later; call within `running_statistics`.
 
+    The candidates' pool is where the learner is.
+
     ANIL embeds every different image once, with a graph: whichever tasks' loss is asked for, the
     forward pass has been made. `named`: the `named_images` of the pool, where they are known.
     """
     if isinstance(learner, MAML):
         signs = gradient_agreement(learner, images, pool)
-        return Candidates(pool, signs, lambda which: learner.outer_loss(images, pool[which]).loss)
+        here = pool.to(learner.device)
+        return Candidates(here, signs, lambda which: learner.outer_loss(images, here[which]).loss)
     if named is None:
         named = named_images(torch.cat((pool.support, pool.query), 1), len(images))
-    places = send(named[1], learner.device)
     features = learner.features(images.gather(named[0])[None])[0]
+    places = send(named[1], learner.device)
+    here = pool.to(learner.device)
     shots = pool.support.shape[1]
 
-    def part(which: torch.Tensor | slice, graph: bool) -> TaskFeatures:
-        chosen = (features if graph else features.detach())[places[which]]
-        return TaskFeatures(pool[which], chosen[:, :shots], chosen[:, shots:])
-
     def loss(which: torch.Tensor) -> torch.Tensor:
-        some = part(which, graph=True)
-        adapted = learner.adapt(some.support, send(some.pool.support_labels, learner.device))
-        labels = send(some.pool.query_labels, learner.device)
-        return query_losses(learner.logits(adapted, some.query), labels)[0].mean()
+        support, query = features[places[which]].tensor_split([shots], 1)
+        adapted = learner.adapt(support, here.support_labels[which])
+        return query_losses(learner.logits(adapted, query), here.query_labels[which])[0].mean()
 
     with torch.no_grad():
-        signs = _compare(*_of_head(learner, part(slice(None), graph=False)))
-    return Candidates(pool, signs, loss)
+        support, query = features[places].tensor_split([shots], 1)
+        signs = _compare(*_of_head(learner, TaskFeatures(here, support, query)))
+    return Candidates(here, signs, loss)
 
 
 def gradient_agreement(learner: ANIL | MAML, images: ImageTable, pool: TaskPool) -> Agreement:
@@ -143,8 +145,8 @@ def _of_head(learner: ANIL, part: TaskFeatures) -> tuple[torch.Tensor, Layers, L
 
 def _of_all(learner: MAML, part: TaskFeatures) -> tuple[torch.Tensor, Layers, Layers]:
     device = learner.device
-    support_labels = part.pool.support_labels.to(device)
-    query_labels = part.pool.query_labels.to(device)
+    support_labels = send(part.pool.support_labels, device)
+    query_labels = send(part.pool.query_labels, device)
     adapted = learner.adapt(part.support, support_labels)
     shots = part.support.shape[1]
     losses = query_losses(learner.logits(adapted, part.query), query_labels)[0]

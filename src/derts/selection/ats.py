@@ -4,6 +4,9 @@ It is rewarded by accuracy on validation classes, which no other strategy here s
 wherever its numbers stand beside theirs. Two slips of the code its authors released are not
 repeated: the context is a mean over tasks, not over features, and validation tasks come from
 validation classes, not from training images.
+
+On a GPU all of it happens there: scores, reward and chosen tasks are never read, so that the
+program queues one update after the other and waits for none.
 """
 
 from __future__ import annotations
@@ -15,10 +18,11 @@ import torch
 from torch import nn
 
 from derts.config import StrategyConfig
+from derts.data.table import ImageTable
 from derts.errors import DertsError
 from derts.evaluation import accuracies
 from derts.learners.anil import ANIL
-from derts.learners.embedding import Named, named_images
+from derts.learners.embedding import GPU_STEP, Named, named_images
 from derts.learners.maml import MAML
 from derts.selection.agreement import (
     Agreement,
@@ -31,6 +35,7 @@ from derts.selection.strategy import Context, MetaBatch, State, Strategy
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
 from derts.threads import one_thread
+from derts.transfer import send
 
 CANDIDATES = 5  # × the meta-batch
 LEAST_TEMPERATURE, COOLING = 0.1, 0.99
@@ -82,7 +87,10 @@ class Drawn(NamedTuple):
 
 
 class AdaptiveScheduler(Strategy):
-    """Each update: score candidates, try a batch, learn from its reward, then pick the real one."""
+    """Each update: score candidates, try a batch, learn from its reward, then pick the real one.
+
+    Several processes must come to the same choice to the bit: their schedulers stay on the CPU.
+    """
 
     def __init__(self, config: StrategyConfig) -> None:
         self.warmup = config.warmup
@@ -90,7 +98,7 @@ class AdaptiveScheduler(Strategy):
             torch.manual_seed(0)
             self.scheduler = Scheduler()
         self.optimiser = torch.optim.Adam(self.scheduler.parameters(), lr=LEARNING_RATE, fused=True)
-        self.baseline: float | None = None
+        self.baseline: torch.Tensor | None = None
         self.steps = 0
         self._images_per_task = 0
         self._ahead: tuple[int, Future[Drawn]] | None = None
@@ -104,42 +112,58 @@ class AdaptiveScheduler(Strategy):
             )
         if context.validation_images is None:
             raise DertsError("ats needs validation classes: prepare the data with a val split")
+        if context.group.alone and context.learner.device.type == "cuda":
+            self.scheduler.to(context.learner.device)  # the optimiser has no state to follow yet
+
+    @property
+    def device(self) -> torch.device:
+        """Where the scheduler is."""
+        return self.scheduler.progress.weight.device
 
     def next_batch(self, context: Context) -> MetaBatch:
         if context.update < self.warmup:
             return MetaBatch(context.draw(context.meta_batch, "batch", context.update))
-        random = generator((context.seed, "ats", context.update))
         with context.clock.phase("pool"):
             drawn = self._drawn(context)
-            candidates = drawn.candidates
+        random = generator((context.seed, "ats", context.update))
         assert isinstance(context.learner, ANIL | MAML)
         with running_statistics(context.learner):
             with context.clock.phase("estimating"):
-                looked_at = self._look_at(context, candidates, drawn.named)
-                signs = looked_at.signs.cpu()
-            with context.clock.phase("selecting"), one_thread():
-                scores = self.scheduler(signs, context.progress)
-                tried, likelihood = sample_in_order(scores, context.meta_batch, random)
-                reward = self._reward(context, looked_at, tried, drawn)
-                # while a GPU is still busy with the reward
-                self.optimiser.zero_grad()
-                (-likelihood).backward()
-                self._learn(context.group.same(float(reward)))
+                candidates = self._look_at(context, drawn)
+            with context.clock.phase("selecting"):
+                self._try(context, candidates, drawn, random)
         with context.clock.phase("selecting"), one_thread(), torch.no_grad():
             temperature = max(LEAST_TEMPERATURE, COOLING**self.steps)
-            scores = self.scheduler(signs, context.progress) / temperature
+            scores = self.scheduler(candidates.signs, context.progress) / temperature
             chosen, _ = sample_in_order(scores, context.meta_batch, random)
             self.steps += 1
-        return MetaBatch(candidates[chosen])
+        return MetaBatch(candidates.pool[chosen])
 
-    def _look_at(self, context: Context, pool: TaskPool, named: Named) -> Candidates:
+    def _look_at(self, context: Context, drawn: Drawn) -> Candidates:
         learner, images, group = context.learner, context.images, context.group
+        pool = drawn.candidates
         assert isinstance(learner, ANIL | MAML)
         if group.alone:
-            return look_at(learner, images, pool, named)
-        mine = gradient_agreement(learner, images, pool[group.part(len(pool))]).cpu()
+            seen = look_at(learner, images, pool, drawn.named)
+            return seen._replace(signs=seen.signs.finite_on(self.device))
+        part = pool[group.part(len(pool))]
+        mine = gradient_agreement(learner, images, part).finite_on(self.device)
         signs = Agreement(*(group.gather(values, len(pool)) for values in mine))
         return Candidates(pool, signs, lambda which: learner.outer_loss(images, pool[which]).loss)
+
+    def _try(
+        self, context: Context, candidates: Candidates, drawn: Drawn, random: torch.Generator
+    ) -> None:
+        """Sample a batch that is not trained on, and learn from its reward."""
+        with one_thread():
+            scores = self.scheduler(candidates.signs, context.progress)
+            tried, likelihood = sample_in_order(scores, context.meta_batch, random)
+        reward = self._reward(context, candidates, tried, drawn)
+        with one_thread():
+            self.optimiser.zero_grad()
+            (-likelihood).backward()
+            # only now: a scheduler on the CPU works while a GPU is still busy with the reward
+            self._learn(context.group.same(reward.to(self.device)))
 
     def _drawn(self, context: Context) -> Drawn:
         """Candidates and reward tasks, drawn while the last update ran; then start on the next."""
@@ -163,24 +187,21 @@ class AdaptiveScheduler(Strategy):
         candidates = context.draw(count, "candidates", update, images)
         rewarding = context.draw_validation(context.meta_batch, "reward", update, images // 4)
         assert context.validation_images is not None
-        named = [
-            named_images(torch.cat((pool.support, pool.query), 1), len(table))
-            for pool, table in (
-                (candidates, context.images),
-                (rewarding, context.validation_images),
-            )
-        ]
-        return Drawn(candidates, named[0], rewarding, named[1])
+        device = context.learner.device
+        return Drawn(
+            *_ready_for(device, candidates, context.images),
+            *_ready_for(device, rewarding, context.validation_images),
+        )
 
-    def _learn(self, reward: float) -> None:
+    def _learn(self, reward: torch.Tensor) -> None:
         """One REINFORCE step with a running mean of rewards as baseline.
 
         The gradients are those of the negative likelihood.
         """
+        reward = reward.double()
         baseline = reward if self.baseline is None else self.baseline
-        for parameter in self.scheduler.parameters():
-            if parameter.grad is not None:
-                parameter.grad.mul_(reward - baseline)
+        gradients = [value.grad for value in self.scheduler.parameters() if value.grad is not None]
+        torch._foreach_mul_(gradients, (reward - baseline).float())
         self.optimiser.step()
         self.baseline = BASELINE_MOMENTUM * baseline + (1 - BASELINE_MOMENTUM) * reward
 
@@ -205,7 +226,7 @@ class AdaptiveScheduler(Strategy):
         return {
             "ats_scheduler": self.scheduler.state_dict(),
             "ats_optimiser": self.optimiser.state_dict(),
-            "ats_baseline": self.baseline,
+            "ats_baseline": None if self.baseline is None else float(self.baseline),
             "ats_steps": self.steps,
         }
 
@@ -213,7 +234,23 @@ class AdaptiveScheduler(Strategy):
         if "ats_scheduler" in state:  # another strategy's warm-up has none
             self.scheduler.load_state_dict(state["ats_scheduler"])
             self.optimiser.load_state_dict(state["ats_optimiser"])
-            self.baseline, self.steps = state["ats_baseline"], state["ats_steps"]
+            self.steps, baseline = state["ats_steps"], state["ats_baseline"]
+            self.baseline = None
+            if baseline is not None:
+                self.baseline = torch.tensor(baseline, dtype=torch.float64, device=self.device)
+
+
+def _ready_for(device: torch.device, pool: TaskPool, table: ImageTable) -> tuple[TaskPool, Named]:
+    """A pool and its `named_images`, from where a device can fetch them in the background.
+
+    For a GPU the last image is named a few times more: convolutions of a size that they have not
+    met take long to plan.
+    """
+    images, places = named_images(torch.cat((pool.support, pool.query), 1), len(table))
+    if device.type != "cuda":
+        return pool, (images, places)
+    images = torch.cat((images, images[-1:].expand(-len(images) % GPU_STEP)))
+    return pool.pinned(), (images.pin_memory(), places.pin_memory())
 
 
 def sample_in_order(
@@ -221,16 +258,18 @@ def sample_in_order(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`count` positions drawn one after the other without replacement, by softmax of scores [T].
 
-    Returns positions [count] and the log-probability of drawing them in that order.
+    Returns positions [count] and the log-probability of drawing them in that order, where the
+    scores are; the random numbers are the same on every device.
 
     >>> picked, likelihood = sample_in_order(torch.tensor([0.0, 50.0]), 2, generator(0))
     >>> picked.tolist(), round(float(likelihood), 6)
     ([1, 0], 0.0)
     """
     uniform = torch.rand(len(scores), generator=random).clamp_(min=1e-20)
-    order = (scores.detach() - (-uniform.log()).log()).topk(count).indices  # Gumbel's trick
-    chosen = scores[order]
-    left = torch.ones(count, len(scores), dtype=torch.bool)
-    left[:, order] = torch.arange(count)[:, None] <= torch.arange(count)
-    remaining = scores.expand(count, -1).masked_fill(~left, -torch.inf).logsumexp(1)
-    return order, (chosen - remaining).sum()
+    noise = send((-uniform.log()).log(), scores.device)
+    order = (scores.detach() - noise).topk(count).indices  # Gumbel's trick
+    turn = torch.arange(count, device=scores.device)
+    taken = torch.zeros(count, len(scores), dtype=torch.bool, device=scores.device)
+    taken[:, order] = turn[:, None] > turn
+    remaining = scores.expand(count, -1).masked_fill(taken, -torch.inf).logsumexp(1)
+    return order, (scores[order] - remaining).sum()

@@ -33,4 +33,4 @@ def pick_by_loss(candidates: Candidates, hardest: bool) -> Picked:
 
 
 def _plain(config: StrategyConfig) -> StrategyConfig:
-    return replace(config, drop_score="none", batching="shuffled")
+    return replace(config, drop_score="none", batching="shuffled", doubt="none")

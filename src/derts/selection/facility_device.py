@@ -12,6 +12,7 @@ from derts.selection.facility_matrix import Doubles, Entries, Floats, Integers
 
 BLOCK_ENTRIES = 1 << 26
 KERNEL_ROWS = 1 << 14  # each of the kernel's programs holds a number for every row
+KERNEL_TERMS = 34  # more, and a matrix product in float64 pays
 WITHOUT_WAITING_ROWS = 8192  # more, and summing everything for each pick no longer pays
 
 
@@ -44,6 +45,10 @@ class DeviceDistances:
         """Float32 [b, N]; fresh, or a view of the kept matrix for a slice."""
         if self.kept is not None:
             return self.kept[rows]
+        if usable_on(self._left.device) and self._left.shape[1] <= KERNEL_TERMS:
+            from derts.kernels.distances import distances
+
+            return distances(self._left[rows].contiguous(), self._right, rounder(self.count))
         out = (self._left[rows] @ self._right).float()
         # By way of float64, because torch's float32 root on the CPU is not the nearest float32.
         return out.double().sqrt_().float().add_(rounder(self.count)).sub_(rounder(self.count))

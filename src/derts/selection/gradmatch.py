@@ -18,7 +18,8 @@ RIDGE = 0.5  # × the mean squared length of a gradient: keeps weights from pili
 
 def gradmatch_tasks(config: StrategyConfig) -> PoolTasks:
     """Orthogonal matching pursuit with non-negative weights, a part of the pool per meta-batch."""
-    return PoolTasks(replace(config, drop_score="none", batching="coreset"), pick_matching)
+    plain = replace(config, drop_score="none", batching="coreset", doubt="none")
+    return PoolTasks(plain, pick_matching)
 
 
 def pick_matching(candidates: Candidates) -> Picked:

@@ -14,6 +14,7 @@ from safetensors.torch import save
 
 from derts.errors import DertsError
 from derts.runs import write_atomically
+from derts.transfer import send
 
 if TYPE_CHECKING:
     from derts.data import ImageTable
@@ -112,8 +113,13 @@ class TaskPool:
         return (self[start : start + size] for start in range(0, len(self), size))
 
     def to(self, device: torch.device | str) -> TaskPool:
-        """The same pool with its tensors on a device."""
-        return self._with({name: tensor.to(device) for name, tensor in self.tensors().items()})
+        """The same pool with its tensors on a device; a GPU fetches them in the background."""
+        place = torch.device(device)
+        return self._with({name: send(tensor, place) for name, tensor in self.tensors().items()})
+
+    def clone(self) -> TaskPool:
+        """The same pool in memory of its own."""
+        return self._with({name: tensor.clone() for name, tensor in self.tensors().items()})
 
     def pinned(self) -> TaskPool:
         """The same pool in page-locked memory, from which a GPU fetches without waiting."""

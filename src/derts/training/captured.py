@@ -39,10 +39,11 @@ class CapturedUpdate:
         """`begin` comes before the forward pass; `finish` gets losses [T] and accuracies [T], makes
         the optimiser's step from the gradients and returns numbers about the update.
         """
-        self.pool = pool.to(learner.device)
+        self.pool = pool.to(learner.device).clone()  # every update's tasks are written over it
         self.arrived: Arrived | None = None
         if isinstance(images, StreamedTable):
-            self.arrived = Arrived(images, pool)
+            self.arrived = Arrived(images, self.pool)
+            self.arrived.take(pool)
             images, self.pool = self.arrived.table, self.arrived.pool
         self.weights = torch.ones(len(pool), device=learner.device)
         kept = [buffer.clone() for buffer in learner.buffers()]
@@ -107,7 +108,8 @@ class CapturedUpdate:
 class Arrived:
     """A place on the GPU where streamed images of one meta-batch arrive.
 
-    Recorded kernels read from there: `table` holds the images, `pool` names them by their place.
+    Recorded kernels read from there: `table` holds the images, `pool`, with the memory of the one
+    given, names them by their place.
     """
 
     def __init__(self, images: StreamedTable, pool: TaskPool) -> None:
@@ -115,12 +117,12 @@ class Arrived:
         tasks, support, query = len(pool), pool.support.shape[1], pool.query.shape[1]
         places = torch.arange(tasks * (support + query), device=images.target)
         labels = torch.zeros(len(places), dtype=torch.long)
-        first = images.gather(torch.cat((pool.support, pool.query), 1)).flatten(0, 1)
-        self.table = ImageTable(first.clone(), labels, images.class_names[:1])
-        rows = places.reshape(tasks, -1)
-        self.pool = replace(
-            pool.to(images.target), support=rows[:, :support], query=rows[:, support:]
+        room = torch.zeros(
+            len(places), *images.image_shape, dtype=torch.uint8, device=images.target
         )
+        self.table = ImageTable(room, labels, images.class_names[:1])
+        rows = places.reshape(tasks, -1)
+        self.pool = replace(pool, support=rows[:, :support], query=rows[:, support:])
 
     def take(self, pool: TaskPool) -> None:
         """Fetch the images of a meta-batch, or those that were fetched ahead."""

@@ -140,6 +140,7 @@ class Trainer:
             self.window.values.append(self.step())
             at_event = self.update % self.config.log_every == 0 or self.update == until
             if at_event or self.update % IN_A_ROW == 0:
+                self.clock.settle("update")  # or looking would wait for the GPU, uncounted
                 self._look()
             if at_event:
                 advance(len(self.window.values), self._log_window())
@@ -242,7 +243,6 @@ class Trainer:
                 raise bad_numbers(self.config, self.learner, self.images, number, tasks)
 
     def _log_window(self) -> str:
-        self.clock.settle("update")
         window, self.window = self.window, Window(dict(self.clock.seconds))
         event = window.event(self.clock.seconds)
         self.log(
