@@ -23,7 +23,9 @@ from derts.selection.agreement import (
     look_at,
     running_statistics,
 )
-from derts.selection.ats import AdaptiveScheduler, Drawn, Scheduler, sample_in_order
+from derts.selection.ats import AdaptiveScheduler
+from derts.selection.recorded import Drawn
+from derts.selection.scheduler import Scheduler, gumbel, sample_in_order
 from derts.selection.strategy import Context
 from derts.tasks import generator
 from derts.training import Trainer
@@ -97,7 +99,7 @@ def test_sampling_follows_the_scores_and_knows_its_probability() -> None:
     random = generator(0)
     first = torch.zeros(4)
     for _ in range(4000):
-        order, likelihood = sample_in_order(scores, 2, random)
+        order, likelihood = sample_in_order(scores, 2, gumbel(1, len(scores), random)[0])
         first[order[0]] += 1
     torch.testing.assert_close(first / 4000, scores.detach().softmax(0), atol=0.03, rtol=0)
     p = scores.detach().softmax(0)
@@ -164,7 +166,9 @@ def test_it_learns_to_prefer_clean_tasks(letters: Tables) -> None:
         pool = trainer.draw(200, "check", 1)
         signs = gradient_agreement(trainer.learner, trainer.images, pool)  # type: ignore[arg-type]
         with torch.no_grad():
-            probability = strategy.scheduler(signs.finite_on(strategy.device), 0.5).softmax(0)
+            probability = strategy.scheduler(
+                signs.finite_on(strategy.device), torch.tensor([50])
+            ).softmax(0)
         return float(probability[pool.mislabelled() == 0].sum())
 
     before = preference()

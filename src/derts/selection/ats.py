@@ -12,10 +12,10 @@ program queues one update after the other and waits for none.
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
-from torch import nn
 
 from derts.config import StrategyConfig
 from derts.data.table import ImageTable
@@ -31,59 +31,17 @@ from derts.selection.agreement import (
     look_at,
     running_statistics,
 )
+from derts.selection.recorded import Drawn, Question, Recorded
+from derts.selection.scheduler import STEPS_OF_PROGRESS, Scheduler, gumbel, sample_in_order
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
 from derts.threads import one_thread
-from derts.transfer import send
 
 CANDIDATES = 5  # × the meta-batch
 LEAST_TEMPERATURE, COOLING = 0.1, 0.99
 LEARNING_RATE = 1e-3
 BASELINE_MOMENTUM = 0.9
-STEPS_OF_PROGRESS = 100
-
-
-class Scheduler(nn.Module):
-    """Scores candidate tasks from their losses, gradients' agreement and the training's progress.
-
-    >>> scheduler = Scheduler()
-    >>> signs = Agreement(torch.rand(7), torch.rand(7, 2), torch.rand(7, 2))
-    >>> scheduler(signs, progress=0.5).shape
-    torch.Size([7])
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.progress = nn.Embedding(STEPS_OF_PROGRESS, 5)
-        self.readers = nn.ModuleList(
-            nn.LSTM(1, 10, bidirectional=True, batch_first=True) for _ in range(3)
-        )
-        self.context = nn.Sequential(nn.Linear(65, 20), nn.Tanh(), nn.Linear(20, 10))
-        self.score = nn.Sequential(nn.Linear(75, 20), nn.Tanh(), nn.Linear(20, 1))
-
-    def forward(self, signs: Agreement, progress: float) -> torch.Tensor:
-        """Signs of T tasks, progress 0 … 1 -> scores [T]."""
-        sequences = (signs.losses[:, None], signs.cosines, signs.norms)
-        read = [
-            reader(sequence[..., None])[1][0].transpose(0, 1).flatten(1)  # both directions' ends
-            for reader, sequence in zip(self.readers, sequences, strict=True)
-        ]
-        step = min(int(progress * STEPS_OF_PROGRESS), STEPS_OF_PROGRESS - 1)
-        now = self.progress.weight[step].expand(len(signs.losses), -1)
-        features = torch.cat((*read, now), 1)  # [T, 65]
-        context = self.context(features).mean(0).expand(len(features), -1)
-        scores: torch.Tensor = self.score(torch.cat((features, context), 1))
-        return scores.squeeze(1)
-
-
-class Drawn(NamedTuple):
-    """Candidates, and clean tasks for the reward, each with their `named_images`."""
-
-    candidates: TaskPool
-    named: Named
-    rewarding: TaskPool
-    rewarding_named: Named
 
 
 class AdaptiveScheduler(Strategy):
@@ -97,9 +55,10 @@ class AdaptiveScheduler(Strategy):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             self.scheduler = Scheduler()
-        self.optimiser = torch.optim.Adam(self.scheduler.parameters(), lr=LEARNING_RATE, fused=True)
+        self.optimiser = self._make_optimiser()
         self.baseline: torch.Tensor | None = None
         self.steps = 0
+        self._recorded: Recorded | None = None
         self._images_per_task = 0
         self._ahead: tuple[int, Future[Drawn]] | None = None
         self._drawer = ThreadPoolExecutor(1, "derts-draw")
@@ -113,7 +72,14 @@ class AdaptiveScheduler(Strategy):
         if context.validation_images is None:
             raise DertsError("ats needs validation classes: prepare the data with a val split")
         if context.group.alone and context.learner.device.type == "cuda":
-            self.scheduler.to(context.learner.device)  # the optimiser has no state to follow yet
+            self.scheduler.to(context.learner.device)
+            self.optimiser = self._make_optimiser()
+
+    def _make_optimiser(self) -> torch.optim.Adam:
+        on_gpu = self.device.type == "cuda"
+        return torch.optim.Adam(
+            self.scheduler.parameters(), lr=LEARNING_RATE, fused=True, capturable=on_gpu
+        )
 
     @property
     def device(self) -> torch.device:
@@ -124,20 +90,49 @@ class AdaptiveScheduler(Strategy):
         if context.update < self.warmup:
             return MetaBatch(context.draw(context.meta_batch, "batch", context.update))
         with context.clock.phase("pool"):
-            drawn = self._drawn(context)
+            question = self._question(context)
+        self.steps += 1
+        if self._recorded is None and self.baseline is not None and self._records(context):
+            decide = partial(self._decide, context)
+            self._recorded = Recorded(decide, question, context.learner.device)
+        if self._recorded is not None and self._recorded.fits(question):
+            with context.clock.phase("selecting"):
+                return self._recorded(question)
+        chosen = self._decide(context, question)
+        candidates = question.drawn.candidates
+        return MetaBatch(candidates.to(chosen.device)[chosen])
+
+    def _records(self, context: Context) -> bool:
+        learner, validation = context.learner, context.validation_images
+        assert validation is not None
+        held = context.images.device == validation.device == learner.device
+        return context.group.alone and held and learner.captures_on(context.images)
+
+    def _question(self, context: Context) -> Question:
+        drawn = self._drawn(context)
         random = generator((context.seed, "ats", context.update))
+        step = min(int(context.progress * STEPS_OF_PROGRESS), STEPS_OF_PROGRESS - 1)
+        temperature = max(LEAST_TEMPERATURE, COOLING**self.steps)
+        noise = gumbel(2, len(drawn.candidates), random)
+        found = (noise, torch.tensor([step]), torch.tensor([temperature]))
+        if context.learner.device.type == "cuda":
+            return Question(drawn, *(value.pin_memory() for value in found))
+        return Question(drawn, *found)
+
+    def _decide(self, context: Context, question: Question) -> torch.Tensor:
+        """Try a batch, learn from it, and choose the real one: its positions [meta_batch]."""
         assert isinstance(context.learner, ANIL | MAML)
+        noise, step, temperature = (
+            value.to(self.device, non_blocking=True) for value in question[1:]
+        )
         with running_statistics(context.learner):
             with context.clock.phase("estimating"):
-                candidates = self._look_at(context, drawn)
+                candidates = self._look_at(context, question.drawn)
             with context.clock.phase("selecting"):
-                self._try(context, candidates, drawn, random)
+                self._try(context, candidates, question.drawn, noise[0], step)
         with context.clock.phase("selecting"), one_thread(), torch.no_grad():
-            temperature = max(LEAST_TEMPERATURE, COOLING**self.steps)
-            scores = self.scheduler(candidates.signs, context.progress) / temperature
-            chosen, _ = sample_in_order(scores, context.meta_batch, random)
-            self.steps += 1
-        return MetaBatch(candidates.pool[chosen])
+            scores = self.scheduler(candidates.signs, step) / temperature
+            return sample_in_order(scores, context.meta_batch, noise[1])[0]
 
     def _look_at(self, context: Context, drawn: Drawn) -> Candidates:
         learner, images, group = context.learner, context.images, context.group
@@ -152,12 +147,17 @@ class AdaptiveScheduler(Strategy):
         return Candidates(pool, signs, lambda which: learner.outer_loss(images, pool[which]).loss)
 
     def _try(
-        self, context: Context, candidates: Candidates, drawn: Drawn, random: torch.Generator
+        self,
+        context: Context,
+        candidates: Candidates,
+        drawn: Drawn,
+        noise: torch.Tensor,
+        step: torch.Tensor,
     ) -> None:
         """Sample a batch that is not trained on, and learn from its reward."""
         with one_thread():
-            scores = self.scheduler(candidates.signs, context.progress)
-            tried, likelihood = sample_in_order(scores, context.meta_batch, random)
+            scores = self.scheduler(candidates.signs, step)
+            tried, likelihood = sample_in_order(scores, context.meta_batch, noise)
         reward = self._reward(context, candidates, tried, drawn)
         with one_thread():
             self.optimiser.zero_grad()
@@ -199,11 +199,12 @@ class AdaptiveScheduler(Strategy):
         The gradients are those of the negative likelihood.
         """
         reward = reward.double()
-        baseline = reward if self.baseline is None else self.baseline
+        if self.baseline is None:
+            self.baseline = reward.clone()
         gradients = [value.grad for value in self.scheduler.parameters() if value.grad is not None]
-        torch._foreach_mul_(gradients, (reward - baseline).float())
+        torch._foreach_mul_(gradients, (reward - self.baseline).float())
         self.optimiser.step()
-        self.baseline = BASELINE_MOMENTUM * baseline + (1 - BASELINE_MOMENTUM) * reward
+        self.baseline.mul_(BASELINE_MOMENTUM).add_((1 - BASELINE_MOMENTUM) * reward)
 
     def _reward(
         self, context: Context, candidates: Candidates, tried: torch.Tensor, drawn: Drawn
@@ -234,6 +235,9 @@ class AdaptiveScheduler(Strategy):
         if "ats_scheduler" in state:  # another strategy's warm-up has none
             self.scheduler.load_state_dict(state["ats_scheduler"])
             self.optimiser.load_state_dict(state["ats_optimiser"])
+            for group in self.optimiser.param_groups:  # this device's affair, not the state's
+                group["capturable"] = self.device.type == "cuda"
+            self._recorded = None
             self.steps, baseline = state["ats_steps"], state["ats_baseline"]
             self.baseline = None
             if baseline is not None:
@@ -251,25 +255,3 @@ def _ready_for(device: torch.device, pool: TaskPool, table: ImageTable) -> tuple
         return pool, (images, places)
     images = torch.cat((images, images[-1:].expand(-len(images) % GPU_STEP)))
     return pool.pinned(), (images.pin_memory(), places.pin_memory())
-
-
-def sample_in_order(
-    scores: torch.Tensor, count: int, random: torch.Generator
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`count` positions drawn one after the other without replacement, by softmax of scores [T].
-
-    Returns positions [count] and the log-probability of drawing them in that order, where the
-    scores are; the random numbers are the same on every device.
-
-    >>> picked, likelihood = sample_in_order(torch.tensor([0.0, 50.0]), 2, generator(0))
-    >>> picked.tolist(), round(float(likelihood), 6)
-    ([1, 0], 0.0)
-    """
-    uniform = torch.rand(len(scores), generator=random).clamp_(min=1e-20)
-    noise = send((-uniform.log()).log(), scores.device)
-    order = (scores.detach() - noise).topk(count).indices  # Gumbel's trick
-    turn = torch.arange(count, device=scores.device)
-    taken = torch.zeros(count, len(scores), dtype=torch.bool, device=scores.device)
-    taken[:, order] = turn[:, None] > turn
-    remaining = scores.expand(count, -1).masked_fill(taken, -torch.inf).logsumexp(1)
-    return order, (scores[order] - remaining).sum()

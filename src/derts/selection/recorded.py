@@ -1,0 +1,80 @@
+"""An ATS decision's input, and the decision as a CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from derts.learners.embedding import Named
+from derts.selection.strategy import MetaBatch
+from derts.tasks.pool import TaskPool
+from derts.transfer import send
+
+
+class Drawn(NamedTuple):
+    """Candidates, and clean tasks for the reward, each with their `named_images`."""
+
+    candidates: TaskPool
+    named: Named
+    rewarding: TaskPool
+    rewarding_named: Named
+
+
+class Question(NamedTuple):
+    """All that an update's decision depends on beside learner and scheduler.
+
+    noise [2, T]: random numbers for trying and for choosing; step int64 [1], temperature [1].
+    """
+
+    drawn: Drawn
+    noise: torch.Tensor
+    step: torch.Tensor
+    temperature: torch.Tensor
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All of them, in one order."""
+        drawn = self.drawn
+        pools = [*drawn.candidates.tensors().values(), *drawn.rewarding.tensors().values()]
+        rest = [*drawn.named, *drawn.rewarding_named, self.noise, self.step, self.temperature]
+        return pools + rest
+
+    def on(self, device: torch.device) -> Question:
+        """The same on a device, fetched in the background, in memory of its own."""
+        first, named, second, others = self.drawn
+
+        def there(pair: Named) -> Named:
+            return send(pair[0], device).clone(), send(pair[1], device).clone()
+
+        drawn = Drawn(
+            first.to(device).clone(), there(named), second.to(device).clone(), there(others)
+        )
+        return Question(drawn, *(send(value, device).clone() for value in self[1:]))
+
+
+class Recorded:
+    """A decision as a CUDA graph: nothing of it waits for Python any more.
+
+    Record it after a plain one, which plans and compiles what is used.
+    """
+
+    def __init__(
+        self, decide: Callable[[Question], torch.Tensor], question: Question, device: torch.device
+    ) -> None:
+        self.question = question.on(device)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            self.chosen = decide(self.question)
+
+    def fits(self, question: Question) -> bool:
+        """Whether all shapes are those that were recorded."""
+        pairs = zip(self.question.tensors(), question.tensors(), strict=True)
+        return all(mine.shape == other.shape for mine, other in pairs)
+
+    def __call__(self, question: Question) -> MetaBatch:
+        """Decide, and give what was chosen."""
+        for mine, other in zip(self.question.tensors(), question.tensors(), strict=True):
+            mine.copy_(other, non_blocking=True)
+        self.graph.replay()
+        return MetaBatch(self.question.drawn.candidates[self.chosen])
