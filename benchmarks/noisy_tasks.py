@@ -41,6 +41,10 @@ VARIANTS: dict[str, Values] = {
     "derts": derts(),
     "derts-given-labels": derts(doubt="none"),
     "derts-soft-targets": derts(doubt="posterior"),
+    "derts-query-votes": derts(doubt="query-votes"),
+    "query-votes-alone": derts(
+        doubt="query-votes", engine="uniform", weights="none", drop_score="none"
+    ),
     "votes-alone": derts(engine="uniform", weights="none", drop_score="none"),
     "derts-bank": derts(bank=True, pool_images=0),
     "derts-all-images": derts(pool_images=0),

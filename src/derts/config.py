@@ -126,7 +126,7 @@ class StrategyConfig:
     """derts: drop above a multiple of the mean, the largest share, or by a two-part split."""
     drop_value: float = 1.25
     """derts: the multiple, or the share to drop."""
-    doubt: Literal["none", "votes", "posterior"] = "votes"
+    doubt: Literal["none", "votes", "query-votes", "posterior"] = "votes"
     """Labels inside tasks: as given; as most of the tasks that an image is in have it; or, for
     query images, what is probable by the given label and the model."""
     drop_when: Literal["before", "after"] = "before"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from derts.selection.facility_matrix import Doubles, Entries, Floats, Integers
+from derts.transfer import send
 
 CHEAP_DIMENSIONS = 24  # up to here a single row costs next to nothing
 BLOCK_ENTRIES = 1 << 20  # fewer, and starting the threads costs more than the work
@@ -33,13 +34,13 @@ def rounder(count: int) -> float:
 
 def unit_points(points: Tensor) -> tuple[Tensor, float]:
     """Centred float64 points on the grid, all distances ≤ 1, and the power of two divided out."""
-    spread = (points.amax(0).double() - points.amin(0).double()).cpu()
-    # Halving first keeps the norm of the largest inputs finite.
-    bound = 2 * float(torch.linalg.vector_norm(spread / 2)) * 1.001
-    scale = 2.0 ** math.ceil(math.log2(bound)) if bound > 0 else 1.0
     # On the CPU, so that the mean is the same for every device.
     wide = points.double().cpu()
-    return ((wide - wide.mean(0)) / scale).mul_(GRID).round_().div_(GRID).to(points.device), scale
+    # Halving first keeps the norm of the largest inputs finite.
+    bound = 2 * float(torch.linalg.vector_norm((wide.amax(0) - wide.amin(0)) / 2)) * 1.001
+    scale = 2.0 ** math.ceil(math.log2(bound)) if bound > 0 else 1.0
+    grid = ((wide - wide.mean(0)) / scale).mul_(GRID).round_().div_(GRID)
+    return send(grid, points.device), scale
 
 
 def factors(grid: Tensor) -> tuple[Tensor, Tensor]:

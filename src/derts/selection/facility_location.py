@@ -72,8 +72,17 @@ def select(
     kept = distances.kept if isinstance(distances, DeviceDistances) else None
     if engine == "greedy" and kept is not None and count <= most_rows(kept.device):
         on_device = greedy_on_device(kept, k)
-        assignment = assign_on_device(kept, on_device[0], on_device[2]).cpu().numpy()
-        picks, gains, nearest = (values.cpu().numpy() for values in on_device)
+        everything = (*on_device, assign_on_device(kept, on_device[0], on_device[2]))
+        # all in one piece, for each would wait for the device; float64 holds them exactly
+        together = torch.cat([values.double() for values in everything]).cpu()
+        lengths = [len(values) for values in everything]
+        doubles = [part.numpy() for part in together.split(lengths)]
+        picks, gains, nearest = (
+            doubles[0].astype(np.int64),
+            doubles[1],
+            doubles[2].astype(np.float32),
+        )
+        assignment = doubles[3].astype(np.int64)
     else:
         picks, gains, nearest = _pick(distances, k, engine, epsilon, seed, memory_limit_gib)
         assignment = assign(distances, picks, nearest)
@@ -119,8 +128,9 @@ def _checked_points(gradients: Tensor | NDArray[Any], device: str | torch.device
         raise DertsError(f"gradients have type {points.dtype}; give real numbers")
     if points.dtype != torch.float64:
         points = points.to(torch.float32 if points.is_floating_point() else torch.float64)
-    bad = (~torch.isfinite(points).all(1)).nonzero()[:, 0]
-    if len(bad):
+    finite = torch.isfinite(points)
+    if not bool(finite.all()):
+        bad = (~finite.all(1)).nonzero()[:, 0]
         raise DertsError(
             f"row {int(bad[0])} of the gradients is not finite ({len(bad)} such rows of "
             f"{len(points)}); drop these rows, or lower the learning rate that made them"

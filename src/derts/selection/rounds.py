@@ -28,6 +28,8 @@ from derts.tasks.votes import LabelVotes
 from derts.threads import one_thread
 from derts.transfer import send
 
+VOTING = ("votes", "query-votes")
+
 
 class Drawn(NamedTuple):
     """A round's tasks.
@@ -211,9 +213,8 @@ class PoolTasks(Strategy):
         return drawn
 
     def _draw(self, context: Context, number: int) -> Drawn:
-        images = (self.config.pool_images,) if self.config.pool_images else ()
-        given = context.draw(self.config.pool, "pool", number, *images)
-        pool = self._mended(context, given, number) if self.config.doubt == "votes" else given
+        given = self._given(context, number)
+        pool = self._mended(context, given, number) if self.config.doubt in VOTING else given
         reference = None
         if needs_reference(self.config):
             reference = with_random_labels(pool, (context.seed, "reference", number))
@@ -222,18 +223,23 @@ class PoolTasks(Strategy):
             pool, reference = pool.pinned(), reference and reference.pinned()
         return Drawn(given, pool, wrong, reference)
 
+    def _given(self, context: Context, number: int) -> TaskPool:
+        """Pool `number` as it is drawn."""
+        some = 0 < self.config.pool_images < len(context.images)
+        images = (self.config.pool_images,) if some else ()
+        return context.draw(self.config.pool, "pool", number, *images)
+
     def _mended(self, context: Context, given: TaskPool, number: int) -> TaskPool:
         """Pool `number` with its labels as most tasks of all pools so far have them.
 
         The votes follow from the run's seed: a resumed run counts them again.
         """
-        images = (self.config.pool_images,) if self.config.pool_images else ()
         if self._votes is None or self._votes.pools > number:
             self._votes = LabelVotes(len(context.images), len(context.images.class_names))
         for earlier in range(self._votes.pools, number):
-            self._votes.add(context.draw(self.config.pool, "pool", earlier, *images))
+            self._votes.add(self._given(context, earlier))
         self._votes.add(given)
-        return self._votes.mended(given)
+        return self._votes.mended(given, support=self.config.doubt == "votes")
 
 
 def share(wrong: torch.Tensor) -> float | None:

@@ -7,6 +7,8 @@ votes agree, and nothing is changed.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -49,17 +51,19 @@ class LabelVotes:
         flat[places] = flat[places].clamp_(max=MOST_VOTES)
         self.pools += 1
 
-    def mended(self, pool: TaskPool) -> TaskPool:
+    def mended(self, pool: TaskPool, support: bool = True) -> TaskPool:
         """The pool with each label as most tasks have it; ties stay as given.
 
         Tasks in which that changed a label are split into support and query anew, so that every
-        class has its shots again.
+        class has its shots again. Without `support`, only labels of query images change.
         """
         images, labels = _all_images(pool)
         votes = self.counts[images[:, :, None], _classes(pool)[:, None, :]]  # [N, S + Q, way]
         most = votes.max(2)
         given = votes.gather(2, labels[:, :, None]).squeeze(2)
         voted = torch.where(most.values > given, most.indices, labels)
+        if not support:
+            return replace(pool, query_labels=voted[:, pool.support.shape[1] :].contiguous())
         changed = (voted != labels).any(1).nonzero().squeeze(1)
         if not len(changed):
             return pool
