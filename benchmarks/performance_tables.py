@@ -15,6 +15,7 @@ RESULTS = ROOT / "results"
 FIGURE = ROOT / "docs" / "figures" / "growth.png"
 Rows = list[tuple[str, ...]]
 Values = dict[str, Any]
+DISTANCES, GREEDY = "distances between all pairs, d = 5", "greedy selection, d = 5"
 
 
 def read(name: str) -> Values:
@@ -33,13 +34,19 @@ def update_rows() -> Rows:
     return rows
 
 
+def overheads() -> dict[tuple[str, str], Values]:
+    """What strategies cost, by learner and strategy; ATS as it was measured last."""
+    files = ("overhead-h200.json", "overhead-ats-h200.json")
+    found = {(row["learner"], row["strategy"]): row for row in read(files[0])["results"]}
+    later = {(row["learner"], row["strategy"]): row for row in read(files[1])["results"]}
+    return found | {key: row for key, row in later.items() if key[1] == "ats"}
+
+
 def target_rows() -> Rows:
     """Floor, peer, ours and aim of what the aims name."""
-    overhead = {
-        (row["learner"], row["strategy"]): row for row in read("overhead-h200.json")["results"]
-    }
+    overhead = overheads()
     loops = {(row["learner"], row["way"]): row for row in read("update-h200.json")["results"]}
-    pools = {row["at"]: row for row in read("growth-h200.json")["results"] if row["kind"] == "pool"}
+    kernels = {row["kernel"]: row["ms"] for row in read("kernels-h200.json")["results"]}
     rows: Rows = [("what", "floor", "the usual loop", "ours", "aim", "")]
 
     def add(what: str, floor: str, peer: str, ours: float, aim: float, unit: str) -> None:
@@ -51,14 +58,15 @@ def target_rows() -> Rows:
         peer = f"{loops[learner, 'loop']['ms']:.0f} ms"
         add(f"update, {learner}, CNN4-64", "2.4 ms arithmetic, 6 ms memory", peer, mine, 15, " ms")
     for learner in ("anil", "protonet"):
-        for name in ("derts", "derts, pools of 9,600 images"):
+        for name in ("derts", "derts, bank"):
             ratio = overhead[learner, name]["ratio"]
             add(f"{name} / random, {learner}", "1", "1.58 (the paper)", ratio, 1.08, "")
     for learner in ("anil", "protonet"):
         add(f"us / random, {learner}", "1", "", overhead[learner, "us"]["ratio"], 1.05, "")
     ratio = overhead["anil", "ats"]["ratio"]
     add("ats / random, anil", "", "5.2 (the paper)", ratio, 2.5, "")
-    add("select 960 of 3,200, on the GPU", "", "", pools[3200]["ms"], 5, " ms")
+    selection = sum(kernels[name] for name in (DISTANCES, GREEDY))
+    add("distances of 3,200 tasks and 960 picks, on the GPU", "", "", selection, 5, " ms")
     return rows
 
 
@@ -66,7 +74,7 @@ def overhead_rows() -> Rows:
     """Where each strategy's time goes."""
     phases = ("tasks", "update", "pool", "embedding", "estimating", "selecting")
     rows: Rows = [("learner", "strategy", "ms per update", "× random", *phases)]
-    for row in read("overhead-h200.json")["results"]:
+    for row in overheads().values():
         spent = [row["phases_ms"].get(phase, 0.0) for phase in phases]
         rows.append(
             (
@@ -94,11 +102,17 @@ def fused_rows() -> Rows:
     return rows
 
 
+def growths() -> list[Values]:
+    """Everything that was measured of growth."""
+    files = ("growth-h200.json", "growth-images-h200.json")
+    return [row for name in files for row in read(name)["results"]]
+
+
 def growth_rows() -> Rows:
     """Time against tasks, image size and pool size."""
     names = {"tasks": "tasks per update", "size": "pixels a side", "images": "images", "pool": "N"}
     rows: Rows = [("what grows", "to", "milliseconds")]
-    for row in read("growth-h200.json")["results"]:
+    for row in growths():
         rows.append((names[row["kind"]], f"{row['at']:,}", f"{row['ms']:.1f}"))
     return rows
 
@@ -116,7 +130,7 @@ def draw_growth() -> None:
         "images": ("an update against images", "images"),
         "pool": ("one selection against the pool", "tasks in the pool"),
     }
-    results = read("growth-h200.json")["results"]
+    results = growths()
     kinds = [kind for kind in titles if any(row["kind"] == kind for row in results)]
     figure, axes = pyplot.subplots(1, len(kinds), figsize=(3.6 * len(kinds), 3), squeeze=False)
     for axis, kind in zip(axes[0], kinds, strict=True):
@@ -187,12 +201,77 @@ def tried_rows() -> Rows:
     return rows
 
 
+def kernel_rows() -> Rows:
+    """Every kernel's difference from its plain counterpart, and its time."""
+    rows: Rows = [("kernel", "differs by", "allowed", "ms")]
+    for row in read("kernels-h200.json")["results"]:
+        numbers = (f"{row['difference']:.2g}", f"{row['allowed']:g}", f"{row['ms']:.2f}")
+        rows.append((row["kernel"], *numbers))
+    return rows
+
+
+def votes_rows() -> Rows:
+    """Votes on validation classes, in 400 updates and in 3,000."""
+    rows: Rows = [("learner", "updates", "tasks", "variant", "seeds", "accuracy", "− random")]
+    files = ("votes-validation-h200.json", "long-anil-validation-h200.json",
+             "long-protonet-validation-h200.json")  # fmt: skip
+    kinds = {"clean": " clean", "60% noisy": "", "40% swapped": " swap40"}
+    for file in files:
+        runs = read(file)["runs"]
+        for learner in dict.fromkeys(run["learner"] for run in runs):
+            found = Comparison([run for run in runs if run["learner"] == learner])
+            for kind, suffix in kinds.items():
+                ends = [name for name in found.variants if _suffix(name) == suffix]
+                for variant in ends:
+                    accuracies = list(found.accuracies(variant).values())
+                    other = "random" + suffix
+                    both = variant != other and other in found.variants
+                    name = VOTES_NAMES.get(file, {}).get(variant.removesuffix(suffix))
+                    rows.append(
+                        (
+                            learner,
+                            str(runs[0]["updates"]),
+                            kind,
+                            name or variant.removesuffix(suffix),
+                            str(len(accuracies)),
+                            f"{over_seeds(accuracies).mean:.2f}",
+                            found.difference(variant, other).shown("+") if both else "",
+                        )
+                    )
+    return rows
+
+
+def _suffix(variant: str) -> str:
+    return next((end for end in (" clean", " swap40") if variant.endswith(end)), "")
+
+
+# what presets were called when a file was made
+VOTES_NAMES = {
+    "votes-validation-h200.json": {
+        "derts": "labels as given, all images",
+        "derts-votes": "votes, all images",
+        "derts-bank": "labels as given, feature bank",
+    },
+    "long-anil-validation-h200.json": {
+        "derts": "votes",
+        "derts-hardest": "votes, hardest tasks",
+        "derts-query-votes": "votes on query labels",
+        "query-votes-alone": "votes on query labels, tasks at random",
+    },
+}
+VOTES_NAMES["long-protonet-validation-h200.json"] = VOTES_NAMES["long-anil-validation-h200.json"]
+
+
 def swapped_rows() -> Rows:
     """Doubt inside tasks where labels are swapped, on glyphs."""
     return Comparison(read("swapped-labels-cpu.json")["runs"]).table("random")
 
 
-NAMES = {"derts-few-images": "derts, pools of 9,600 images"}
+# the preset had neither votes nor pools of fewer images when that file was made
+NAMES = {
+    "derts": "derts, labels as given, all images",
+    "derts-few-images": "derts, labels as given",
+}
 BLOCKS: dict[Path, dict[str, Callable[[], Rows]]] = {
     ROOT / "docs" / "performance.md": {
         "aims": target_rows,
@@ -200,9 +279,14 @@ BLOCKS: dict[Path, dict[str, Callable[[], Rows]]] = {
         "accuracy": fused_rows,
         "overhead": overhead_rows,
         "growth": growth_rows,
+        "kernels": kernel_rows,
     },
     ROOT / "docs" / "strategies.md": {"measured": strategy_rows},
-    ROOT / "docs" / "research-log.md": {"tried": tried_rows, "swapped": swapped_rows},
+    ROOT / "docs" / "research-log.md": {
+        "tried": tried_rows,
+        "swapped": swapped_rows,
+        "votes": votes_rows,
+    },
 }
 
 

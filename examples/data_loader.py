@@ -38,12 +38,17 @@ class StrategyTasks(IterableDataset[MetaBatch]):
 
 
 def draw(
-    table: derts.ImageTable, noise: derts.TaskNoise, tasks: int, purpose: str, number: int
+    table: derts.ImageTable,
+    noise: derts.TaskNoise,
+    tasks: int,
+    purpose: str,
+    number: int,
+    images: int = 0,
 ) -> derts.TaskPool:
-    """Fresh tasks, the same for the same arguments."""
+    """Fresh tasks, the same for the same arguments, of about `images` different ones (0: any)."""
     seed = (0, purpose, number)
     return derts.TaskPool.sample(
-        table, tasks=tasks, way=WAY, shot=SHOT, query=QUERY, seed=seed, noise=noise
+        table, tasks=tasks, way=WAY, shot=SHOT, query=QUERY, seed=seed, noise=noise, images=images
     )
 
 

@@ -132,6 +132,10 @@ class StrategyConfig:
     drop_when: Literal["before", "after"] = "before"
     """derts: drop noisy tasks before or after selecting."""
 
+    def images_of(self, count: int) -> int:
+        """How many of `count` images a pool is drawn from (0: all)."""
+        return self.pool_images if self.pool_images < count else 0
+
 
 @dataclass(frozen=True)
 class OptimiserConfig:

@@ -43,7 +43,7 @@ def tasks_of_round(
             query=config.tasks.query,
             seed=(config.seed, "pool", record.number),
             noise=task_noise(config.tasks),
-            images=config.strategy.pool_images,
+            images=config.strategy.images_of(len(images)),
         )
     except (DertsError, KeyError) as error:
         return f"the run's data is not at hand ({error})"

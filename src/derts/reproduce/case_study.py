@@ -57,7 +57,7 @@ def draw_case_study(job: Job, tables: Mapping[str, ImageTable], path: Path) -> N
         raise DertsError(f"{job.folder} holds no checkpoint: remove the folder and run it again")
     trainer.load_state_dict(saved[1])
     config, seed = trainer.config.strategy, trainer.config.seed
-    pool = trainer.draw(config.pool, "case-study", 0, config.pool_images)
+    pool = trainer.draw(config.pool, "case-study", 0, config.images_of(len(trainer.images)))
     estimate = estimate_pool(
         trainer.learner,
         trainer.images,

@@ -225,9 +225,8 @@ class PoolTasks(Strategy):
 
     def _given(self, context: Context, number: int) -> TaskPool:
         """Pool `number` as it is drawn."""
-        some = 0 < self.config.pool_images < len(context.images)
-        images = (self.config.pool_images,) if some else ()
-        return context.draw(self.config.pool, "pool", number, *images)
+        images = self.config.images_of(len(context.images))
+        return context.draw(self.config.pool, "pool", number, *([images] if images else []))
 
     def _mended(self, context: Context, given: TaskPool, number: int) -> TaskPool:
         """Pool `number` with its labels as most tasks of all pools so far have them.

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from derts.errors import DertsError
 
+Integers = NDArray[np.int64]
 Noisy = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -42,21 +45,25 @@ class SwapNoise:
     def apply(self, slots: torch.Tensor, labels: torch.Tensor, random: torch.Generator) -> Noisy:
         tasks, way, count = slots.shape
         counts = torch.poisson(torch.full((tasks, way), self.rate), generator=random)
-        counts = counts.clamp_(max=self.limit).long()
-        images = slots.reshape(tasks, -1).clone()
-        true = labels.reshape(tasks, -1).clone()
+        wanted = counts.clamp_(max=self.limit).long().numpy()
+        # in numpy: so many small steps cost torch more than they do
+        order = np.tile(np.arange(way * count), (tasks, 1))
+
+        def drawn(least: int, most: int, size: int) -> Integers:
+            numbers: Integers = torch.randint(least, most, (size,), generator=random).numpy()
+            return numbers
+
         for number in range(way if way > 1 else 0):
-            for turn in range(int(counts[:, number].max())):
-                active = (counts[:, number] > turn).nonzero().squeeze(1)
-                step = torch.randint(1, way, active.shape, generator=random)
-                here = torch.randint(count, active.shape, generator=random)
-                there = torch.randint(count, active.shape, generator=random)
-                first = number * count + here
-                second = (number + step) % way * count + there
-                for values in (images, true):
-                    kept = values[active, first]
-                    values[active, first] = values[active, second]
-                    values[active, second] = kept
+            for turn in range(int(wanted[:, number].max())):
+                active = np.flatnonzero(wanted[:, number] > turn)
+                step = drawn(1, way, len(active))
+                first = number * count + drawn(0, count, len(active))
+                second = (number + step) % way * count + drawn(0, count, len(active))
+                kept = order[active, first]
+                order[active, first] = order[active, second]
+                order[active, second] = kept
+        places = torch.from_numpy(order)
+        images, true = (values.reshape(tasks, -1).gather(1, places) for values in (slots, labels))
         return images.view_as(slots), labels, true.view_as(labels)
 
 

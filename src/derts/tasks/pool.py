@@ -66,12 +66,16 @@ class TaskPool:
         seed: int | Sequence[int | str] = 0,
         classes: Sequence[str] | None = None,
         noise: Noise | None = None,
+        images: int = 0,
     ) -> TaskPool:
-        """Draw a pool: classes without replacement within a task, images likewise."""
+        """Draw a pool: classes without replacement within a task, images likewise.
+
+        With `images`, all tasks together use about that many different ones.
+        """
         from derts.tasks.sampling import TaskSampler
 
         return TaskSampler(table, classes).draw(
-            tasks=tasks, way=way, shot=shot, query=query, seed=seed, noise=noise
+            tasks=tasks, way=way, shot=shot, query=query, seed=seed, noise=noise, images=images
         )
 
     def __len__(self) -> int:
