@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from paper_tables import paper_experiments
 from performance_tables import BLOCKS, draw_growth, renewed
 
 from derts.comparison import Comparison
@@ -221,6 +222,7 @@ def page() -> str:
     ):
         if (RESULTS / name).exists():
             parts.append(write(RESULTS / name))
+    parts.insert(1, paper_experiments(RESULTS, markdown))
     parts.append(diagnoses(sorted(RESULTS.glob("diagnosis-*.json"))))
     return "\n".join(parts)
 

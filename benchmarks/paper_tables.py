@@ -1,0 +1,70 @@
+"""The part of docs/results.md that sets our numbers beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from derts.reproduce.experiment import read_report
+from derts.reproduce.outcomes import load_outcomes
+from derts.reproduce.recipe import NAMES, cells
+from derts.reproduce.report import HEADING, OURS
+
+Rows = list[tuple[str, ...]]
+Markdown = Callable[[Rows], str]
+UNUSED = ("figure2", "case-study")  # curves and pictures of runs, no numbers of their own
+
+
+def paper_experiments(results: Path, markdown: Markdown) -> str:
+    """What `derts reproduce` has measured so far, and every cell that it has not."""
+    files = sorted(results.glob("reproduce-*.json"))
+    parts = [
+        "## The paper's experiments, ours beside theirs\n",
+        "From `derts reproduce` ([reproduce.md](reproduce.md)); `paper` is its method to the "
+        "letter, `derts` ours, and the paper's own DERTS stands beside both. 🟢: ours is at least "
+        "theirs. Differences to random sampling are paired by seed.\n",
+    ]
+    parts += [_measured(file, markdown) for file in files]
+    parts.append(_not_run(files, markdown))
+    return "\n".join(parts)
+
+
+def _measured(file: Path, markdown: Markdown) -> str:
+    report = read_report(file)
+    rows: Rows = [tuple(HEADING)]
+    for row in report.rows:
+        if row.verdict == "not run":
+            continue
+        texts = list(row.texts)
+        if row.verdict == "at least theirs":
+            texts[OURS] = f"🟢 {texts[OURS]}"
+        rows.append(tuple(texts))
+    notes = "\n".join(f"{note}\n" for note in report.notes[1:] if "not run" not in note)
+    return f"### {report.name}: {report.title}\n\n`{file.name}`. {notes}\n{markdown(rows)}\n"
+
+
+def _not_run(files: list[Path], markdown: Markdown) -> str:
+    """Every cell without a number of ours, by table, setting and learner."""
+    run = set()
+    for file in files:
+        name, outcomes, _ = load_outcomes(file)
+        run |= {(name, setting, fraction) for setting, fraction in outcomes}
+    rows: Rows = [("table", "setting", "learner", "not run")]
+    missing = total = 0
+    for name in NAMES:
+        if name in UNUSED:
+            continue
+        groups: dict[tuple[str, str], dict[str, list[str]]] = {}
+        for cell in cells(name):
+            total += 1
+            if (name, cell.setting, cell.fraction) not in run:
+                missing += 1
+                group = groups.setdefault((cell.setting.place, cell.setting.learner), {})
+                group.setdefault(cell.setting.variant, []).append(f"{100 * cell.fraction:g}%")
+        for (place, learner), variants in groups.items():
+            texts = [f"{variant} ({', '.join(points)})" for variant, points in variants.items()]
+            rows.append((name, place, learner, "; ".join(texts)))
+    return (
+        f"### Not run\n\n{missing} of {total} cells have no number of ours yet (in brackets: after "
+        f"which share of the updates).\n\n{markdown(rows)}\n"
+    )
