@@ -292,7 +292,9 @@ def test_a_damaged_checkpoint_or_warm_up_costs_no_run(
     job = replace(
         job,
         points=(4, 10),
-        config=replace(job.config, strategy=replace(job.config.strategy, warmup=4)),
+        config=replace(
+            job.config, checkpoint_every=2, strategy=replace(job.config.strategy, warmup=4)
+        ),
     )
     whole = elsewhere(job, tmp_path / "whole")
     run_job(whole, tables)

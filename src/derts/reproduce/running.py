@@ -114,9 +114,10 @@ def _run_alone(job: Job, tables: Tables, advance: Advance, stopping: Callable[[]
         if trainer.update == job.config.strategy.warmup:
             _share_warmup(job, trainer, run)
         _validate(job, trainer)
-        with trainer.clock.phase("checkpoint"):
-            state = {**trainer.state_dict(), "logs": run.positions()}
-            save_checkpoint(run.path / "checkpoints", trainer.update, state)
+        if _is_due(job, trainer.update) or stopping():
+            with trainer.clock.phase("checkpoint"):
+                state = {**trainer.state_dict(), "logs": run.positions()}
+                save_checkpoint(run.path / "checkpoints", trainer.update, state)
         _measure(job, trainer, run)  # last: a result says that its model is there
     if trainer.update == job.config.updates:
         for old in checkpoint_files(run.path / "checkpoints")[:-1]:
@@ -157,6 +158,11 @@ def _next_stop(job: Job, update: int) -> int:
     stops = [(update // step + 1) * step for step in every]
     stops += [stop for stop in (job.config.strategy.warmup, *job.points) if stop > update]
     return min(*stops, job.until)
+
+
+def _is_due(job: Job, update: int) -> bool:
+    """Whether a checkpoint belongs here; a stop for validation alone is soon made again."""
+    return update % job.config.checkpoint_every == 0 or update in (*job.points, job.until)
 
 
 def _shared_warmup(job: Job) -> dict[str, Any] | None:

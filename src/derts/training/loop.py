@@ -20,6 +20,7 @@ from derts.learners import build_learner
 from derts.progress import Advance
 from derts.selection import build_strategy
 from derts.selection.strategy import Context
+from derts.tasks.pool import TaskPool
 from derts.training.bad_numbers import IN_A_ROW, bad_numbers, usable_losses
 from derts.training.drawing import TaskDrawer, evaluation_tasks
 from derts.training.hardware import choose_device, place_learner, place_table
@@ -77,6 +78,7 @@ class Trainer:
         self.tasks_trained = 0
         self.streak = BadStreak()
         self.window = Window()
+        self._evaluation_tasks: dict[tuple[str, int | None], TaskPool] = {}
         self.context = Context(
             self.learner,
             self.images,
@@ -173,7 +175,9 @@ class Trainer:
         """Accuracy on the fixed tasks of a split."""
         with self.clock.phase("evaluation"):
             images = place_table(self.split(split), self.device, self.config.hardware)
-            pool = evaluation_tasks(self.config, images, shot)
+            if (split, shot) not in self._evaluation_tasks:
+                self._evaluation_tasks[split, shot] = evaluation_tasks(self.config, images, shot)
+            pool = self._evaluation_tasks[split, shot]
             mine = evaluate(self.learner, images, pool[self.group.part(len(pool))])
             if self.group.alone:
                 return mine
