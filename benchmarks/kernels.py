@@ -26,8 +26,13 @@ from derts.kernels import usable_on
 from derts.kernels.operations import FusedOperations, PlainOperations
 from derts.kernels.residual_operations import FusedResidual, Norm, PlainResidual
 from derts.runs import code_version, machine
-from derts.selection.facility_device import DeviceDistances, greedy_without_waiting
+from derts.selection.facility_device import (
+    KERNEL_ROWS,
+    DeviceDistances,
+    greedy_without_waiting,
+)
 from derts.selection.facility_distances import Distances
+from derts.selection.facility_greedy import greedy as plain_greedy
 
 STORED, SUMMED = 0.004, 1e-5
 DEVICE = torch.device("cuda")
@@ -193,6 +198,21 @@ def residual() -> list[Row]:
     return found
 
 
+def without_matrix(distances: DeviceDistances, k: int) -> tuple[Tensor, ...]:
+    """Picks, gains and nearest distances by the kernel for large pools."""
+    distances.kept, kept = None, distances.kept
+    found = distances.greedy(k)
+    distances.kept = kept
+    assert found is not None
+    return found[:3]
+
+
+def host_greedy(points: Tensor, k: int) -> tuple[Tensor, ...]:
+    """The same by the CPU's engine."""
+    plain = plain_greedy(Distances(points.cpu(), 2.0), k, 2.0)
+    return tuple(torch.from_numpy(values).to(DEVICE) for values in plain)
+
+
 def pool_kernels() -> list[Row]:
     """Inner products and greedy selection of a pool of 3,200 tasks."""
     from derts.kernels.greedy import greedy
@@ -218,6 +238,15 @@ def pool_kernels() -> list[Row]:
         wrong = sum(int((a != b).sum()) for a, b in pairs)
         time = milliseconds(lambda m=matrix: greedy(m, 960))  # type: ignore[misc]
         answers.append(row(f"greedy selection, d = {dimensions}", wrong, 0, time))
+    for size in (3200, 20_000):
+        points = torch.randn(size, 5, device=DEVICE).round(decimals=1)  # ties
+        distances, k = DeviceDistances(points, 2.0), size // 10
+        ours = without_matrix(distances, k)
+        assert distances.kept is not None
+        other = greedy(distances.kept, k) if size <= KERNEL_ROWS else host_greedy(points, k)
+        wrong = sum(int((a != b).sum()) for a, b in zip(ours, other, strict=True))
+        time = milliseconds(lambda d=distances, n=k: without_matrix(d, n))  # type: ignore[misc]
+        answers.append(row(f"greedy selection without a matrix, N = {size:,}", wrong, 0, time))
     return answers
 
 

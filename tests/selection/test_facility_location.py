@@ -161,6 +161,14 @@ def test_the_device_path_is_the_cpu_path(problem: tuple[Points, int]) -> None:
     assert owners.tolist() == assign(on_device, expected, nearest).tolist()
     for distances in (on_device, DeviceDistances(tensor, 0)):
         assert greedy(distances, k, 1.0)[0].tolist() == expected.tolist()
+        distances._height = 3  # more than one block
+        assert distances.assign(found[0], found[2]).tolist() == owners.tolist()
+    whole = on_device.greedy(k)
+    assert whole is not None
+    assert [values.tolist() for values in whole[:3]] == [values.tolist() for values in found]
+    assert (
+        DeviceDistances(tensor, 0).greedy(k) is None
+    )  # without kernels the other engine is better
 
 
 @pytest.mark.parametrize("dimensions", [3, 40])

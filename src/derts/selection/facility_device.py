@@ -13,6 +13,7 @@ from derts.selection.facility_matrix import Doubles, Entries, Floats, Integers
 BLOCK_ENTRIES = 1 << 26
 KERNEL_ROWS = 1 << 14  # each of the kernel's programs holds a number for every row
 KERNEL_TERMS = 34  # more, and a matrix product in float64 pays
+LARGE_ROWS = 1 << 17  # each program of the kernel without a matrix holds a 128th of the gains
 WITHOUT_WAITING_ROWS = 8192  # more, and summing everything for each pick no longer pays
 
 
@@ -62,11 +63,15 @@ class DeviceDistances:
         return found
 
     def totals(self) -> tuple[Doubles, float]:
+        sums, largest = self._totals()
+        return sums.cpu().numpy(), largest
+
+    def _totals(self) -> tuple[Tensor, float]:
         blocks = map(self._block, self._slices(self.count))
         sums, largest = zip(
             *((block.sum(1, dtype=torch.float64), block.max()) for block in blocks), strict=True
         )
-        return torch.cat(sums).cpu().numpy(), float(torch.stack(largest).max())
+        return torch.cat(sums), float(torch.stack(largest).max())
 
     def gains(self, cap: Floats) -> Doubles:
         return self.exact_gains(np.arange(self.count), cap)
@@ -100,10 +105,33 @@ class DeviceDistances:
         begins = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
         return np.concatenate(columns), np.concatenate(values), begins
 
+    def greedy(self, k: int) -> tuple[Tensor, ...] | None:
+        """Picks, gains, distances to the nearest pick and who stands for whom, on the device.
 
-def most_rows(device: torch.device) -> int:
-    """Up to how many rows `greedy_on_device` is the best engine."""
-    return KERNEL_ROWS if usable_on(device) else WITHOUT_WAITING_ROWS
+        None where nothing here is quicker than the engine that also serves the CPU.
+        """
+        kernels = usable_on(self._left.device)
+        if self.kept is not None and self.count <= (
+            KERNEL_ROWS if kernels else WITHOUT_WAITING_ROWS
+        ):
+            found = greedy_on_device(self.kept, k)
+            return (*found, assign_on_device(self.kept, found[0], found[2]))
+        if not kernels or self._left.shape[1] > KERNEL_TERMS or self.count > LARGE_ROWS:
+            return None
+        from derts.kernels.greedy_large import greedy_large
+
+        sums, largest = self._totals()
+        left, right, quantum = self._left, self._right, rounder(self.count)
+        picks, gains, nearest = greedy_large(left, right, quantum, sums, largest, k)
+        return picks, gains, nearest, self.assign(picks, nearest)
+
+    def assign(self, picks: Tensor, nearest: Tensor) -> Tensor:
+        """As `assign_on_device`, by blocks of picks."""
+        owner = torch.full((self.count,), self.count, device=picks.device)
+        for some in picks.split(self._height):
+            at_nearest = self._block(some) == nearest
+            owner = torch.minimum(owner, torch.where(at_nearest, some[:, None], owner).amin(0))
+        return _positions(owner, picks)
 
 
 def greedy_on_device(matrix: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -126,9 +154,14 @@ def assign_on_device(matrix: Tensor, picks: Tensor, nearest: Tensor) -> Tensor:
     count = len(matrix)
     at_nearest = matrix.index_select(0, picks) == nearest
     owner = torch.where(at_nearest, picks[:, None], count).amin(0)
+    return _positions(owner, picks)
+
+
+def _positions(owner: Tensor, picks: Tensor) -> Tensor:
+    """Numbers of rows that stand for each row [N] -> their positions in picks."""
     owner[picks] = picks  # a pick stands for itself
-    position = torch.empty(count, dtype=torch.int64, device=matrix.device)
-    position[picks] = torch.arange(len(picks), device=matrix.device)
+    position = torch.empty(len(owner), dtype=torch.int64, device=picks.device)
+    position[picks] = torch.arange(len(picks), device=picks.device)
     return position[owner]
 
 

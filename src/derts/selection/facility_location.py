@@ -15,15 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from derts.errors import DertsError
-from derts.selection.facility_device import (
-    DeviceDistances,
-    assign_on_device,
-    greedy_on_device,
-    most_rows,
-)
+from derts.selection.facility_device import DeviceDistances
 from derts.selection.facility_distances import Distances
 from derts.selection.facility_engines import Picks, assign, lazy, stochastic
 from derts.selection.facility_greedy import greedy
+from derts.selection.facility_matrix import Doubles, Floats, Integers
 from derts.selection.facility_selection import Selection
 
 __all__ = ["Engine", "Selection", "select", "select_file"]
@@ -69,20 +65,11 @@ def select(
         distances = Distances(points, memory_limit_gib)
     else:
         distances = DeviceDistances(points, memory_limit_gib)
-    kept = distances.kept if isinstance(distances, DeviceDistances) else None
-    if engine == "greedy" and kept is not None and count <= most_rows(kept.device):
-        on_device = greedy_on_device(kept, k)
-        everything = (*on_device, assign_on_device(kept, on_device[0], on_device[2]))
-        # all in one piece, for each would wait for the device; float64 holds them exactly
-        together = torch.cat([values.double() for values in everything]).cpu()
-        lengths = [len(values) for values in everything]
-        doubles = [part.numpy() for part in together.split(lengths)]
-        picks, gains, nearest = (
-            doubles[0].astype(np.int64),
-            doubles[1],
-            doubles[2].astype(np.float32),
-        )
-        assignment = doubles[3].astype(np.int64)
+    on_device = None
+    if engine == "greedy" and isinstance(distances, DeviceDistances):
+        on_device = distances.greedy(k)
+    if on_device is not None:
+        picks, gains, nearest, assignment = _fetched(on_device)
     else:
         picks, gains, nearest = _pick(distances, k, engine, epsilon, seed, memory_limit_gib)
         assignment = assign(distances, picks, nearest)
@@ -94,6 +81,16 @@ def select(
         assignment=torch.from_numpy(assignment),
         settings={"k": k, "engine": engine, "epsilon": epsilon, "seed": seed},
     )
+
+
+def _fetched(on_device: tuple[Tensor, ...]) -> tuple[Integers, Doubles, Floats, Integers]:
+    """All in one piece, for each would wait for the device; float64 holds them exactly."""
+    together = torch.cat([values.double() for values in on_device]).cpu()
+    picks, gains, nearest, assignment = (
+        part.numpy() for part in together.split([len(values) for values in on_device])
+    )
+    whole, single = np.int64, np.float32
+    return picks.astype(whole), gains, nearest.astype(single), assignment.astype(whole)
 
 
 def _pick(
