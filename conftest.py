@@ -3,7 +3,16 @@
 import importlib.util
 from pathlib import Path
 
-KERNELS = ("pixels", "norm_pool", "inner_products", "greedy", "residual")
+KERNELS = (
+    "distances",
+    "greedy",
+    "inner_products",
+    "norm_pool",
+    "pixel_conv",
+    "pixel_join",
+    "pixels",
+    "residual",
+)
 collect_ignore = (
     []
     if importlib.util.find_spec("triton")
