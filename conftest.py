@@ -3,7 +3,17 @@
 import importlib.util
 from pathlib import Path
 
-KERNELS = ("pixels", "norm_pool", "inner_products", "greedy", "residual")
+KERNELS = (
+    "distances",
+    "greedy",
+    "greedy_large",
+    "inner_products",
+    "norm_pool",
+    "pixel_conv",
+    "pixel_join",
+    "pixels",
+    "residual",
+)
 collect_ignore = (
     []
     if importlib.util.find_spec("triton")

@@ -12,19 +12,27 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from kernel_checks import (
+    DEVICE,
+    STORED,
+    SUMMED,
+    Row,
+    difference,
+    milliseconds,
+    pixels,
+    random,
+    row,
+)
+from residual_kernels import residual, residual_pixels
 from torch import Tensor
 
 from derts.kernels import usable_on
 from derts.kernels.operations import FusedOperations, PlainOperations
-from derts.kernels.residual_operations import FusedResidual, Norm, PlainResidual
 from derts.runs import code_version, machine
 from derts.selection.facility_device import (
     KERNEL_ROWS,
@@ -34,46 +42,7 @@ from derts.selection.facility_device import (
 from derts.selection.facility_distances import Distances
 from derts.selection.facility_greedy import greedy as plain_greedy
 
-STORED, SUMMED = 0.004, 1e-5
-DEVICE = torch.device("cuda")
 PLAIN, FUSED = PlainOperations(), FusedOperations()
-Row = dict[str, float | str]
-
-
-def difference(ours: Tensor, theirs: Tensor) -> float:
-    """Relative, in float64."""
-    ours, theirs = ours.detach().double(), theirs.detach().double()
-    return float((ours - theirs).norm() / theirs.norm())
-
-
-def milliseconds(run: Callable[[], object]) -> float:
-    """Median of twenty, by the GPU's own clock, after three to warm up."""
-    found = []
-    for number in range(23):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        run()
-        end.record()
-        torch.cuda.synchronize()
-        if number > 2:
-            found.append(float(start.elapsed_time(end)))
-    return statistics.median(found)
-
-
-def random(*shape: int) -> Tensor:
-    """Normal numbers that bfloat16 holds."""
-    return torch.randn(shape, device=DEVICE).bfloat16().float()
-
-
-def pixels(count: int) -> Tensor:
-    """Random images."""
-    return torch.randint(0, 256, (count, 84, 84, 3), device=DEVICE, dtype=torch.uint8)
-
-
-def row(name: str, found: float, allowed: float, time: float) -> Row:
-    """One line of the answer, printed."""
-    print(f"{name}: differs by {found:.2g} (allowed {allowed:g}), {time:.3f} ms", flush=True)
-    return {"kernel": name, "difference": found, "allowed": allowed, "ms": time}
 
 
 def first_block() -> list[Row]:
@@ -160,44 +129,6 @@ def norm_pool() -> list[Row]:
     return found
 
 
-def residual() -> list[Row]:
-    """ResNet-12's BatchNorm with leaky ReLU, and the ends of its blocks."""
-    found, plain, fused = [], PlainResidual(), FusedResidual()
-    for channels, size in ((64, 84), (128, 42), (256, 21), (512, 10)):
-        parts = [random(32, channels, size, size) for _ in range(2)]
-        weights = [random(channels).requires_grad_() for _ in range(4)]
-        norms = [
-            Norm(weight, bias, *plain.moments(part), 1e-5, True)
-            for part, weight, bias in zip(parts, weights[::2], weights[1::2], strict=True)
-        ]
-        last = torch.channels_last
-        ours = [part.bfloat16().to(memory_format=last).requires_grad_() for part in parts]
-        theirs = [part.clone().requires_grad_() for part in parts]
-        apart, times = [], []
-        one = (norms[0], 0.1)
-        for mine, other in (
-            (partial(fused.norm_leaky, ours[0], *one), partial(plain.norm_leaky, theirs[0], *one)),
-            (
-                partial(fused.join, ours[0], norms[0], ours[1], norms[1], 0.1),
-                partial(plain.join, theirs[0], norms[0], theirs[1], norms[1], 0.1),
-            ),
-        ):
-            made, expected = mine(), other()
-            upstream = random(*expected.shape)
-            used = slice(None) if made.shape != ours[0].shape else slice(1)
-            to_ours = torch.autograd.grad((made.float() * upstream).sum(), ours[used])
-            to_theirs = torch.autograd.grad((expected * upstream).sum(), theirs[used])
-            differences = [difference(a, b) for a, b in zip(to_ours, to_theirs, strict=True)]
-            apart.append(max(difference(made, expected), *differences))
-            times.append(milliseconds(mine))
-        shape = f"{channels} × {size}×{size}, 32 images"
-        found += [
-            row(f"BatchNorm, leaky ReLU and their backward, {shape}", apart[0], STORED, times[0]),
-            row(f"end of a block and its backward, {shape}", apart[1], STORED, times[1]),
-        ]
-    return found
-
-
 def without_matrix(distances: DeviceDistances, k: int) -> tuple[Tensor, ...]:
     """Picks, gains and nearest distances by the kernel for large pools."""
     distances.kept, kept = None, distances.kept
@@ -259,7 +190,7 @@ def main() -> None:
         sys.exit("the kernels need an NVIDIA GPU and Triton; the plain path is tested everywhere")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.manual_seed(0)
-    found = first_block() + norm_pool() + residual() + pool_kernels()
+    found = first_block() + norm_pool() + residual() + residual_pixels() + pool_kernels()
     if options.out is not None:
         about = {"machine": machine("cuda"), "code": code_version()}
         options.out.write_text(json.dumps({**about, "results": found}, indent=1) + "\n")

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from derts.config import LearnerConfig, ModelConfig
 from derts.data.table import ImageTable
-from derts.kernels.operations import PIXEL_MEAN, PIXEL_SCALE
+from derts.kernels.patches import PIXEL_MEAN, PIXEL_SCALE
 from derts.learners import ANIL, MAML, AnyLearner, ProtoNet, build_learner
 from derts.learners.embedding import evaluation_mode, task_features
 from derts.models import CNN4, BatchNorm

@@ -11,7 +11,8 @@ from derts.data import ImageTable
 from derts.kernels.operations import PlainOperations
 from derts.models import CNN4
 from derts.models.batch_norm import set_groups
-from derts.models.fused_cnn4 import PatchSums, can_fuse, fused_features
+from derts.models.folding import PatchSums
+from derts.models.fused_cnn4 import can_fuse, fused_features
 
 PLAIN = PlainOperations()
 

@@ -17,8 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ENTRIES = 64  # of a cell's row: byte b of pixel p is entry 16 b + p
-FOURTH = 3 * 16 + 5  # entry of the fourth byte of a pixel that is always inside of the image
+from derts.kernels.patches import ENTRIES
 
 
 @triton.jit
@@ -42,7 +41,16 @@ def _frame(
 
 
 @triton.jit
-def _cells(framed, cell, cells, height, width, MEAN: tl.constexpr, SCALE: tl.constexpr):
+def corners(cell, height, width, FRAME: tl.constexpr):
+    """int64: number of each cell's upper left pixel among all pixels of images so framed."""
+    across, inside = width // 2, (height // 2) * (width // 2)
+    image, place = cell // inside, cell % inside
+    row = image.to(tl.int64) * (height + FRAME) + 2 * (place // across)
+    return row * (width + FRAME) + 2 * (place % across)
+
+
+@triton.jit
+def neighbourhoods(framed, cell, cells, height, width, MEAN: tl.constexpr, SCALE: tl.constexpr):
     """[rows, 64] bfloat16: normalised neighbourhoods of cells; zeros behind the last cell."""
     pixel = tl.arange(0, 16)
     across, inside = width // 2, (height // 2) * (width // 2)
@@ -74,7 +82,7 @@ def _forward(
     added = tl.load(shift + column)
     for start in range(tl.program_id(0) * BLOCK, cells, tl.num_programs(0) * BLOCK):
         cell = start + tl.arange(0, BLOCK)
-        seen = _cells(framed, cell, cells, height, width, MEAN, SCALE)
+        seen = neighbourhoods(framed, cell, cells, height, width, MEAN, SCALE)
         best = tl.dot(seen, first)
         number = tl.zeros([BLOCK, FILTERS], tl.int32)
         other = tl.dot(seen, second)
@@ -107,7 +115,7 @@ def _backward(
     fourth = tl.zeros([ENTRIES, FILTERS], tl.float32)
     for start in range(tl.program_id(0) * BLOCK, cells, tl.num_programs(0) * BLOCK):
         cell = start + tl.arange(0, BLOCK)
-        seen = _cells(framed, cell, cells, height, width, MEAN, SCALE)
+        seen = neighbourhoods(framed, cell, cells, height, width, MEAN, SCALE)
         seen = tl.trans(seen)
         place = cell.to(tl.int64)[:, None] * FILTERS + column[None, :]
         mask = (cell < cells)[:, None]
@@ -137,7 +145,7 @@ def _products(
     last = tl.minimum(first + each, cells)
     for start in range(first, last, BLOCK):
         cell = start + tl.arange(0, BLOCK)
-        seen = _cells(framed, cell, last, height, width, MEAN, SCALE)
+        seen = neighbourhoods(framed, cell, last, height, width, MEAN, SCALE)
         sums = tl.dot(tl.trans(seen), seen, sums)
     entry = tl.arange(0, ENTRIES)
     at = tl.program_id(0) * ENTRIES * ENTRIES + entry[:, None] * ENTRIES + entry[None, :]
@@ -156,13 +164,14 @@ def frame(images: Tensor, mean: float, scale: float) -> Tensor:
     return framed
 
 
-def _inner_size(framed: Tensor) -> tuple[int, int, int]:
+def inner_size(framed: Tensor) -> tuple[int, int, int]:
     """Cells, height and width."""
     count, height, width = framed.shape[0], framed.shape[1] - 2, framed.shape[2] - 2
     return count * (height // 2) * (width // 2), height, width
 
 
-def _programs(framed: Tensor, steps: int) -> int:
+def program_count(framed: Tensor, steps: int) -> int:
+    """Programs that share `steps` among them."""
     processors = torch.cuda.get_device_properties(framed.device).multi_processor_count
     return min(steps, 8 * processors)
 
@@ -175,12 +184,12 @@ def forward(
     Returns pooled bfloat16 [n, H/2, W/2, F] and, if kept, which position won (4: ReLU gave zero),
     uint8, likewise.
     """
-    cells, height, width = _inner_size(framed)
+    cells, height, width = inner_size(framed)
     filters = weights.shape[2]
     shape = (len(framed), height // 2, width // 2, filters)
     pooled = torch.empty(shape, dtype=torch.bfloat16, device=framed.device)
     winner = torch.empty(shape, dtype=torch.uint8, device=framed.device) if keep else None
-    _forward[(_programs(framed, triton.cdiv(cells, 64)),)](
+    _forward[(program_count(framed, triton.cdiv(cells, 64)),)](
         framed, weights, shift, pooled, winner, cells, height, width,
         ENTRIES=ENTRIES, FILTERS=filters, BLOCK=64, KEEP=keep, MEAN=mean, SCALE=scale, num_warps=8,
     )  # fmt: skip
@@ -189,8 +198,8 @@ def forward(
 
 def backward(framed: Tensor, upstream: Tensor, winner: Tensor, mean: float, scale: float) -> Tensor:
     """Σ over cells of row ⊗ gradient of the winner, float32 [4, 64, F]."""
-    cells, height, width = _inner_size(framed)
-    filters, programs = upstream.shape[-1], _programs(framed, triton.cdiv(cells, 64))
+    cells, height, width = inner_size(framed)
+    filters, programs = upstream.shape[-1], program_count(framed, triton.cdiv(cells, 64))
     partial = torch.empty(programs, 4, ENTRIES, filters, device=framed.device)
     _backward[(programs,)](
         framed, upstream, winner, partial, cells, height, width,
@@ -201,19 +210,19 @@ def backward(framed: Tensor, upstream: Tensor, winner: Tensor, mean: float, scal
 
 def products(framed: Tensor, mean: float, scale: float) -> Tensor:
     """Σ over cells of row ⊗ row, float64 [64, 64]."""
-    cells = _inner_size(framed)[0]
-    each = triton.cdiv(cells, _programs(framed, triton.cdiv(cells, 128)))
+    cells = inner_size(framed)[0]
+    each = triton.cdiv(cells, program_count(framed, triton.cdiv(cells, 128)))
     return _sums_of_products(framed, each, mean, scale).sum(0, dtype=torch.float64)
 
 
 def image_products(framed: Tensor, mean: float, scale: float) -> Tensor:
     """The same for each image, float32 [n, 64, 64]."""
-    return _sums_of_products(framed, _inner_size(framed)[0] // len(framed), mean, scale)
+    return _sums_of_products(framed, inner_size(framed)[0] // len(framed), mean, scale)
 
 
 def _sums_of_products(framed: Tensor, each: int, mean: float, scale: float) -> Tensor:
     """Σ over every `each` consecutive cells of row ⊗ row, float32 [parts, 64, 64]."""
-    cells, height, width = _inner_size(framed)
+    cells, height, width = inner_size(framed)
     parts = triton.cdiv(cells, each)
     partial = torch.empty(parts, ENTRIES, ENTRIES, device=framed.device)
     _products[(parts,)](

@@ -12,15 +12,19 @@ import torch.nn.functional as F
 from torch import nn
 
 from derts.data.table import ImageTable
-from derts.kernels.operations import PIXEL_MEAN, PIXEL_SCALE, FusedOperations
+from derts.kernels.operations import FusedOperations
+from derts.kernels.patches import PIXEL_MEAN, PIXEL_SCALE
 from derts.kernels.residual_operations import FusedResidual
 from derts.learners.bank import FeatureBank
 from derts.learners.trust import Trust
 from derts.models.batch_norm import set_groups
-from derts.models.fused_cnn4 import PatchSums, can_fuse, fused_features
+from derts.models.folding import PatchSums, kernels_know
+from derts.models.fused_cnn4 import can_fuse, fused_features
 from derts.models.fused_resnet12 import can_fuse_resnet12, fused_resnet12_features
 from derts.tasks.pool import TaskPool
 from derts.transfer import send
+
+MEMORY_FOR_TWO = 100 << 30
 
 Adapted = TypeVar("Adapted")
 Weigh = Callable[[torch.Tensor], torch.Tensor | None]
@@ -88,7 +92,7 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
             return features.to(self.dtype)
         if self.fused and can_fuse_resnet12(self.backbone):
             operations, kind = FusedResidual(), torch.bfloat16
-            features = fused_resnet12_features(self.backbone, images, operations, kind)
+            features = fused_resnet12_features(self.backbone, images, operations, kind, products)
             return features.to(self.dtype)
         with torch.autocast(
             images.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16
@@ -115,12 +119,21 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         self._compiled, self._compiled_tasks = torch.compile(self.embed, dynamic=False), tasks
 
     def captures_on(self, images: ImageTable) -> bool:
-        """Whether to record updates on these images as CUDA graphs: they are, or come, to the GPU.
+        """Whether to record updates as CUDA graphs: these images are, or come, to the GPU."""
+        if not (self.fused and self.embeds and images.gathers_to == self.device):
+            return False
+        if can_fuse_resnet12(self.backbone):
+            return holds_activations_twice(self.device)
+        return can_fuse(self.backbone, images.image_shape)
 
-        Not a ResNet-12, which keeps a GPU busy as it is and whose activations are held twice then.
-        """
-        on_gpu = self.fused and images.gathers_to == self.device
-        return on_gpu and self.embeds and can_fuse(self.backbone, images.image_shape)
+    def takes_products(self, images: ImageTable) -> bool:
+        """Whether updates on these images are faster where their patch products are known."""
+        if not self.fused or not self.embeds or self.per_task_statistics:
+            return False
+        shape = images.image_shape
+        return can_fuse(self.backbone, shape) or (
+            can_fuse_resnet12(self.backbone) and kernels_know(shape)
+        )
 
     @abstractmethod
     def adapt(self, features: torch.Tensor, labels: torch.Tensor) -> Adapted:
@@ -172,6 +185,15 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
             weights = send(weights, losses.device).to(losses.dtype)
         weighted = losses if weights is None else losses * weights
         return Outcome(weighted.mean(), losses.detach(), accuracies)
+
+
+def holds_activations_twice(device: torch.device) -> bool:
+    """Whether a GPU has memory for a recorded update of a ResNet-12 beside one that is not.
+
+    Either may take 40 GB for 3,200 images of 84×84.
+    """
+    total: int = torch.cuda.get_device_properties(device).total_memory
+    return total >= MEMORY_FOR_TWO
 
 
 class ProductLearner(Learner[Adapted]):

@@ -1,21 +1,25 @@
-"""ResNet-12 with less memory traffic: every BatchNorm with what follows it is one pass."""
+"""ResNet-12 with less memory traffic: every BatchNorm with what follows it is one pass.
+
+The largest activations, those of the first block, have the most of it. There the convolutions of
+pixels get their BatchNorm folded in (derts.models.folding), one kernel goes from pixels to the
+second convolution's input, and the shortcut is made by the kernel that ends the block.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeGuard
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from derts.kernels.operations import PIXEL_MEAN, PIXEL_SCALE
+from derts.kernels.patches import PIXEL_MEAN, PIXEL_SCALE
 from derts.kernels.residual_operations import Norm, ResidualOperations
 from derts.models.batch_norm import BatchNorm
-from derts.models.fused_cnn4 import remember, remembered
+from derts.models.folding import folded, kernels_know, remember, remembered
 from derts.models.resnet12 import SLOPE, ResidualBlock, ResNet12
 
-WIDE = 8  # channels that a convolution on tensor cores wants a multiple of
+Layer = tuple[torch.nn.Conv2d, BatchNorm]
 
 
 def can_fuse_resnet12(backbone: torch.nn.Module) -> TypeGuard[ResNet12]:
@@ -33,71 +37,85 @@ def can_fuse_resnet12(backbone: torch.nn.Module) -> TypeGuard[ResNet12]:
 
 
 def fused_resnet12_features(
-    backbone: ResNet12, images: Tensor, operations: ResidualOperations, dtype: torch.dtype
+    backbone: ResNet12,
+    images: Tensor,
+    operations: ResidualOperations,
+    dtype: torch.dtype,
+    products: Tensor | None = None,
 ) -> Tensor:
     """uint8 [n, H, W, C] -> features [n, dim], as `backbone` of the normalised images gives.
 
-    `dtype` is that of the activations.
+    `dtype` is that of the activations; `products`: the images' patch products, where they are
+    known.
     """
-    values = _patches((images.to(dtype) - PIXEL_MEAN) / PIXEL_SCALE)
-    for number, block in enumerate(backbone.blocks):
+    first, *others = backbone.blocks
+    assert isinstance(first, ResidualBlock)
+    if kernels_know(images.shape[1:]):
+        values = _first_block(first, images, operations, products)
+    else:
+        pixels = (images.permute(0, 3, 1, 2).to(dtype) - PIXEL_MEAN) / PIXEL_SCALE
+        values = _block(first, pixels, operations)
+    for block in others:
         assert isinstance(block, ResidualBlock)
-        conv = _conv_of_patches if number == 0 else _conv
-        values = _block(block, values, operations, conv)
+        values = _block(block, values, operations)
     return values.mean((2, 3), dtype=torch.promote_types(dtype, torch.float32))
 
 
-def _patches(pixels: Tensor) -> Tensor:
-    """[n, H, W, C] -> [n, 9C and zeros, H, W], channels last: each pixel's 3×3 neighbourhood.
-
-    On so few channels a 3×3 convolution uses a GPU badly; on these it is a matrix product.
-    """
-    height, width, channels = pixels.shape[1:]
-    framed = F.pad(pixels, (0, 0, 1, 1, 1, 1))
-    parts = [framed[:, y : y + height, x : x + width] for y in range(3) for x in range(3)]
-    missing = -9 * channels % WIDE
-    if missing:
-        parts.append(pixels.new_zeros(1).expand(*pixels.shape[:3], missing))
-    return torch.cat(parts, 3).permute(0, 3, 1, 2)
-
-
-def _block(
-    block: ResidualBlock,
-    values: Tensor,
-    operations: ResidualOperations,
-    first_conv: Callable[[torch.nn.Conv2d, Tensor], Tensor],
+def _first_block(
+    block: ResidualBlock, images: Tensor, operations: ResidualOperations, products: Tensor | None
 ) -> Tensor:
-    """`first_conv` makes the convolutions of the block's input."""
-    conv, norm = block.shortcut
-    assert isinstance(conv, torch.nn.Conv2d)
-    assert isinstance(norm, BatchNorm)
-    shortcut = first_conv(conv, values)
+    """The same as `_block` of the normalised images."""
+    ((conv, norm), *layers), (shortcut_conv, shortcut_norm) = _layers(block)
+    prepared = operations.prepare(images)
+    if products is None and norm.training:
+        products = operations.patch_products(prepared, images.shape[3])
+    pixels = images.shape[0] * images.shape[1] * images.shape[2]
+    filters, shift = folded(norm, conv.weight, products, pixels)
+    main = operations.conv_leaky(prepared, filters, shift, SLOPE)
+    main, main_norm = _convolved(main, layers, operations)
+    centre = F.pad(shortcut_conv.weight, (1, 1, 1, 1))  # a 1×1 filter is a 3×3 one
+    filters, shift = folded(shortcut_norm, centre, products, pixels)
+    joined = operations.join_pixels(main, main_norm, prepared, filters[:, :, 1, 1], shift, SLOPE)
+    dropped: Tensor = block.drop(joined)
+    return dropped
+
+
+def _block(block: ResidualBlock, values: Tensor, operations: ResidualOperations) -> Tensor:
+    layers, (conv, norm) = _layers(block)
+    shortcut = _conv(conv, values)
     shortcut_norm = _norm(norm, shortcut, operations)
-    main = values
-    for number, (conv, norm) in enumerate(zip(block.convs, block.norms, strict=True)):
-        assert isinstance(conv, torch.nn.Conv2d)
-        assert isinstance(norm, BatchNorm)
-        main = _conv(conv, main) if number else first_conv(conv, main)
-        main_norm = _norm(norm, main, operations)
-        if number < 2:
-            main = operations.norm_leaky(main, main_norm, SLOPE)
+    main, main_norm = _convolved(values, layers, operations)
     joined = operations.join(main, main_norm, shortcut, shortcut_norm, SLOPE)
     dropped: Tensor = block.drop(joined)
     return dropped
 
 
+def _convolved(
+    values: Tensor, layers: list[Layer], operations: ResidualOperations
+) -> tuple[Tensor, Norm]:
+    """The layers, with leaky between them; the last norm is not applied but given."""
+    *before, (last, last_norm) = layers
+    for conv, norm in before:
+        values = _conv(conv, values)
+        values = operations.norm_leaky(values, _norm(norm, values, operations), SLOPE)
+    values = _conv(last, values)
+    return values, _norm(last_norm, values, operations)
+
+
+def _layers(block: ResidualBlock) -> tuple[list[Layer], Layer]:
+    """Convolutions with their norms: of the main branch, of the shortcut."""
+    main = [_layer(*both) for both in zip(block.convs, block.norms, strict=True)]
+    return main, _layer(*block.shortcut)
+
+
+def _layer(conv: torch.nn.Module, norm: torch.nn.Module) -> Layer:
+    assert isinstance(conv, torch.nn.Conv2d)
+    assert isinstance(norm, BatchNorm)
+    return conv, norm
+
+
 def _conv(conv: torch.nn.Conv2d, values: Tensor) -> Tensor:
     return F.conv2d(values, conv.weight.to(values.dtype), padding=conv.padding)
-
-
-def _conv_of_patches(conv: torch.nn.Conv2d, patches: Tensor) -> Tensor:
-    """The convolution, 3×3 or 1×1, of the pixels that `_patches` was made of."""
-    weight = conv.weight.to(patches.dtype)
-    if weight.shape[2] == 1:
-        weight = F.pad(weight, (1, 1, 1, 1))
-    flat = weight.permute(0, 2, 3, 1).flatten(1)  # [F, 9C], as the patches are ordered
-    flat = F.pad(flat, (0, patches.shape[1] - flat.shape[1]))
-    return F.conv2d(patches, flat[:, :, None, None])
 
 
 def _norm(norm: BatchNorm, values: Tensor, operations: ResidualOperations) -> Norm:

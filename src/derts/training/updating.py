@@ -10,9 +10,9 @@ import torch
 from derts.config import OptimiserConfig
 from derts.data.table import ImageTable
 from derts.distributed import Group
-from derts.kernels.operations import FusedOperations
+from derts.kernels.common_operations import FusedCommon
 from derts.learners.base import Learner, Outcome, Weigh
-from derts.models.fused_cnn4 import PatchSums
+from derts.models.folding import PatchSums
 from derts.tasks.pool import TaskPool
 from derts.training.bad_numbers import GuardedStep
 from derts.training.captured import CapturedUpdate
@@ -34,8 +34,9 @@ class Updater:
         self.meta_batch, self.group = meta_batch, group
         self.captures = group.alone and learner.captures_on(images)
         self.held = images.device == learner.device
-        if self.captures and self.held and PatchSums.worthwhile(images):
-            learner.patch_sums = PatchSums(images, FusedOperations())
+        known = group.alone and self.held and learner.takes_products(images)
+        if known and PatchSums.worthwhile(images):
+            learner.patch_sums = PatchSums(images, FusedCommon())
         self._captured: CapturedUpdate | None = None
         assert config.lr is not None
         self.optimiser = torch.optim.AdamW(

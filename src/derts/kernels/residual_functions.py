@@ -1,0 +1,188 @@
+"""The residual kernels with their gradients."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from derts.kernels.patches import (
+    PIXEL_MEAN,
+    PIXEL_SCALE,
+    filters_of_rows,
+    gradients_of_filters,
+)
+
+
+class Norm(NamedTuple):
+    """A BatchNorm: weight and bias [C], the mean and variance [C] that it normalises by.
+
+    `batch`: they are those of the values, so that gradients flow through them too.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    mean: Tensor
+    variance: Tensor
+    eps: float
+    batch: bool
+
+
+def _rows(values: Tensor) -> Tensor:
+    """[n, C, H, W] -> [n, H, W, C], bfloat16, contiguous."""
+    return values.permute(0, 2, 3, 1).to(torch.bfloat16).contiguous()
+
+
+def _folded(weight: Tensor, mean: Tensor, variance: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Scale, and 1 / standard deviation."""
+    inverse = torch.rsqrt(variance + eps)
+    return weight * inverse, inverse
+
+
+def _from_batch(
+    rows: Tensor, scale: Tensor, inverse: Tensor, mean: Tensor, total: Tensor, to_weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What each value's gradient gets through the batch's mean and variance: factor, constant."""
+    each = rows.numel() // rows.shape[-1]
+    factor = -scale * inverse * to_weight / each
+    return factor, -scale * total / each - factor * mean
+
+
+class NormLeaky(torch.autograd.Function):
+    """leaky(norm(values))."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, values: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor,
+        eps: float, batch: bool, slope: float,
+    ) -> Tensor:  # fmt: skip
+        from derts.kernels import residual
+
+        rows = _rows(values)
+        scale, inverse = _folded(weight, mean, variance, eps)
+        shift = bias - mean * scale
+        if any(ctx.needs_input_grad):
+            ctx.save_for_backward(rows, scale, shift, inverse, mean)
+        ctx.batch, ctx.slope = batch, slope
+        return residual.leaky(rows, scale, shift, slope).permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Any) -> tuple[Tensor | None, ...]:
+        from derts.kernels import residual
+
+        rows, scale, shift, inverse, mean = ctx.saved_tensors
+        arriving = _rows(upstream[0])
+        total, products = residual.leaky_sums(rows, arriving, scale, shift, ctx.slope)
+        to_weight = (products - mean * total) * inverse
+        more = _from_batch(rows, scale, inverse, mean, total, to_weight) if ctx.batch else None
+        change = residual.leaky_backward(rows, arriving, scale, shift, more, ctx.slope)
+        return change.permute(0, 3, 1, 2), to_weight, total, *[None] * 5
+
+
+class Join(torch.autograd.Function):
+    """max-pool 2 of leaky(norm(main) + norm(shortcut))."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, main: Tensor, shortcut: Tensor, main_weight: Tensor, main_bias: Tensor,
+        shortcut_weight: Tensor, shortcut_bias: Tensor, main_norm: Norm, shortcut_norm: Norm,
+        slope: float,
+    ) -> Tensor:  # fmt: skip
+        from derts.kernels import residual
+
+        first, second = _rows(main), _rows(shortcut)
+        norms = (main_norm, shortcut_norm)
+        parts = [_folded(n.weight, n.mean, n.variance, n.eps) for n in norms]
+        scales = torch.stack([scale for scale, _ in parts])
+        means = torch.stack([n.mean for n in norms])
+        shift = main_bias + shortcut_bias - (means * scales).sum(0)
+        keep = any(ctx.needs_input_grad)
+        pooled, winning, winner = residual.join(first, second, scales, shift, slope, keep)
+        if keep:
+            inverses = torch.stack([inverse for _, inverse in parts])
+            ctx.save_for_backward(first, second, scales, inverses, means, winning, winner)
+        ctx.batch, ctx.slope = main_norm.batch, slope
+        return pooled.permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Any) -> tuple[Tensor | None, ...]:
+        from derts.kernels import residual
+
+        main, shortcut, scales, inverses, means, winning, winner = ctx.saved_tensors
+        arriving = _rows(upstream[0])
+        total, *products = residual.join_sums(arriving, winning, winner, ctx.slope)
+        changes, to_weights = [], []
+        for number, rows in enumerate((main, shortcut)):
+            scale, inverse, mean = scales[number], inverses[number], means[number]
+            to_weight = (products[number] - mean * total) * inverse
+            more = _from_batch(rows, scale, inverse, mean, total, to_weight) if ctx.batch else None
+            changes.append(residual.join_backward(rows, arriving, winner, scale, more, ctx.slope))
+            to_weights.append(to_weight)
+        main_change, shortcut_change = (change.permute(0, 3, 1, 2) for change in changes)
+        to_main, to_shortcut = to_weights
+        return main_change, shortcut_change, to_main, total, to_shortcut, total, *[None] * 3
+
+
+class ConvLeaky(torch.autograd.Function):
+    """leaky(convolution 3×3 of pixels + shift)."""
+
+    @staticmethod
+    def forward(ctx: Any, framed: Tensor, weight: Tensor, shift: Tensor, slope: float) -> Tensor:
+        from derts.kernels import pixel_conv
+
+        weights, shift = filters_of_rows(weight), shift.float()
+        ctx.save_for_backward(framed, weights, shift)
+        ctx.shape, ctx.slope = weight.shape, slope
+        made = pixel_conv.conv_leaky(framed, weights, shift, slope, PIXEL_MEAN, PIXEL_SCALE)
+        return made.permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Any) -> tuple[Tensor | None, ...]:
+        from derts.kernels import pixel_conv
+
+        framed, weights, shift = ctx.saved_tensors
+        found = pixel_conv.conv_leaky_backward(
+            framed, weights, shift, _rows(upstream[0]), ctx.slope, PIXEL_MEAN, PIXEL_SCALE
+        )
+        return None, *gradients_of_filters(found, ctx.shape), None
+
+
+class JoinPixels(torch.autograd.Function):
+    """max-pool 2 of leaky(norm(main) + convolution 1×1 of pixels + shift)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, main: Tensor, framed: Tensor, weight: Tensor, shift: Tensor, main_weight: Tensor,
+        main_bias: Tensor, norm: Norm, slope: float,
+    ) -> Tensor:  # fmt: skip
+        from derts.kernels import pixel_join
+
+        rows = _rows(main)
+        scale, inverse = _folded(main_weight, norm.mean, norm.variance, norm.eps)
+        added = main_bias - norm.mean * scale + shift
+        colours = F.pad(weight.float().T, (0, 0, 0, 3 - weight.shape[1])).contiguous()
+        keep = any(ctx.needs_input_grad)
+        pooled, winning, winner = pixel_join.join(
+            rows, framed, scale, colours, added, slope, keep, PIXEL_MEAN, PIXEL_SCALE
+        )
+        if keep:
+            ctx.save_for_backward(rows, framed, scale, inverse, norm.mean, winning, winner)
+        ctx.channels, ctx.batch, ctx.slope = weight.shape[1], norm.batch, slope
+        return pooled.permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Any) -> tuple[Tensor | None, ...]:
+        from derts.kernels import pixel_join, residual
+
+        rows, framed, scale, inverse, mean, winning, winner = ctx.saved_tensors
+        arriving = _rows(upstream[0])
+        total, products, *colours = pixel_join.join_sums(
+            framed, arriving, winning, winner, ctx.slope, PIXEL_MEAN, PIXEL_SCALE
+        )
+        to_norm = (products - mean * total) * inverse
+        more = _from_batch(rows, scale, inverse, mean, total, to_norm) if ctx.batch else None
+        change = residual.join_backward(rows, arriving, winner, scale, more, ctx.slope)
+        to_weight = torch.stack(colours[: ctx.channels], 1)
+        return change.permute(0, 3, 1, 2), None, to_weight, total, to_norm, total, None, None
