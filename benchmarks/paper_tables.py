@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from derts.config_file import as_values
 from derts.reproduce.experiment import read_report
-from derts.reproduce.outcomes import load_outcomes
-from derts.reproduce.recipe import NAMES, cells
+from derts.reproduce.job import make_config
+from derts.reproduce.outcomes import Outcome, load_outcomes
+from derts.reproduce.recipe import NAMES, Cell, cells
 from derts.reproduce.report import HEADING, OURS
+from derts.reproduce.scale import Scale
 
 Rows = list[tuple[str, ...]]
 Markdown = Callable[[Rows], str]
+STRATEGY = HEADING.index("strategy")
 UNUSED = ("figure2", "case-study")  # curves and pictures of runs, no numbers of their own
 
 
@@ -31,16 +35,35 @@ def paper_experiments(results: Path, markdown: Markdown) -> str:
 
 def _measured(file: Path, markdown: Markdown) -> str:
     report = read_report(file)
+    name, outcomes, _ = load_outcomes(file)
     rows: Rows = [tuple(HEADING)]
-    for row in report.rows:
+    since: dict[str, None] = {}
+    for cell, row in zip(cells(name), report.rows, strict=True):
         if row.verdict == "not run":
             continue
         texts = list(row.texts)
         if row.verdict == "at least theirs":
             texts[OURS] = f"🟢 {texts[OURS]}"
+        made = outcomes[cell.setting, cell.fraction]
+        changed = {text for outcome in made.values() for text in _changed(cell, outcome)}
+        if changed:
+            texts[STRATEGY] += " †"
+            since |= dict.fromkeys(sorted(changed))
         rows.append(tuple(texts))
     notes = "\n".join(f"{note}\n" for note in report.notes[1:] if "not run" not in note)
+    if since:
+        notes += f"\n†: made before the preset had {', '.join(since)}; to be run again.\n"
     return f"### {report.name}: {report.title}\n\n`{file.name}`. {notes}\n{markdown(rows)}\n"
+
+
+def _changed(cell: Cell, outcome: Outcome) -> list[str]:
+    """The strategy's settings that the recipe has otherwise today."""
+    if cell.setting.strategy in ("random", "us", "ats"):  # the other settings do not touch them
+        return []
+    config = make_config(cell.setting, outcome.seed, Scale({}))
+    today, then = as_values(config)["strategy"], outcome.config["strategy"]
+    names = [name for name in today if name != "warmup" and today[name] != then.get(name)]
+    return [f"`--strategy.{name.replace('_', '-')} {today[name]}`" for name in names]
 
 
 def _not_run(files: list[Path], markdown: Markdown) -> str:
