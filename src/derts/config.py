@@ -103,7 +103,8 @@ class StrategyConfig:
     pool: int = 3200
     """derts: tasks that are drawn and scored per round."""
     pool_images: int = 9600
-    """Different images that a pool is drawn from: fewer to embed per round (0: all there are)."""
+    """Different images that a pool is drawn from, enough of every class for a task: fewer to embed
+    per round (0: all there are)."""
     bank: bool = False
     """Score pools by features that the last round's updates left, embedding only other images."""
     ratio: float = 0.3

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from derts import __version__
-from derts.config import TrainConfig
+from derts.config import StrategyConfig, TrainConfig
 from derts.config_file import read_config, to_toml
 from derts.errors import DertsError
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Event = dict[str, Any]
 KEEP_ROUNDS = 3
+# what a setting that a run's config does not name was when it was written
+AS_IT_WAS = TrainConfig(strategy=StrategyConfig(pool_images=0, doubt="none"))
 LOCK = ".lock"
 """The file that a process which writes to a run folder holds."""
 
@@ -69,7 +71,7 @@ class Run:
             raise DertsError(
                 f"{path} is not a run folder (no config.toml): give a folder that derts train wrote"
             )
-        return Run(path, read_config(path / "config.toml"))
+        return Run(path, read_config(path / "config.toml", AS_IT_WAS))
 
     def log(self, event: Event) -> None:
         """Append one line to events.jsonl."""
@@ -104,11 +106,31 @@ class Run:
 
     def rewind(self, positions: Mapping[str, int]) -> None:
         """Cut the logs back to what `positions` gave, and clear what a killed process left."""
+        lengths = list(positions.values()) if isinstance(positions, Mapping) else [-1]
+        if not all(isinstance(length, int) and length >= 0 for length in lengths):
+            raise DertsError(
+                f"the newest checkpoint of {self.path} does not say how long its logs are: remove "
+                "it to go on from the one before"
+            )
         for log in self.path.glob("*.jsonl"):
             if (length := positions.get(log.name, 0)) < log.stat().st_size:
                 os.truncate(log, length)
         for leftover in (*self.path.glob(".*.tmp"), *self.path.glob("*/.*.tmp")):
             leftover.unlink(missing_ok=True)
+
+    def positions_at(self, update: int) -> dict[str, int]:
+        """As `positions` was at an update, for checkpoints of a version that did not keep it."""
+        found, events = self.positions(), "events.jsonl"
+        if events in found:
+            found[events] = 0
+            for line in (self.path / events).read_bytes().splitlines(keepends=True):
+                try:
+                    if json.loads(line)["update"] > update:
+                        break
+                except (ValueError, KeyError, TypeError):
+                    break
+                found[events] += len(line)
+        return found
 
     def keep_round(self, record: RoundRecord) -> None:
         """Keep what a round decided task by task, for the report; only of the newest rounds."""

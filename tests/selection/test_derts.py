@@ -195,7 +195,7 @@ def test_doubt_is_logged_trained_with_and_part_of_a_runs_state(letters: Tables) 
 
 def test_votes_mend_swapped_labels_and_follow_from_the_seed(letters: Tables) -> None:
     noisy = replace(SMALL.tasks, noise="swap", swap_rate=1.0)
-    strategy = replace(SMALL.strategy, doubt="votes", pool=60)
+    strategy = replace(SMALL.strategy, doubt="votes", pool=240)
     config = replace(SMALL, tasks=noisy, strategy=strategy)
     whole, rounds = trained(config, letters)
     assert all(event["noise"]["pool"] > 0.1 for event in rounds)

@@ -1,5 +1,6 @@
 """Sampling, noise and the TaskPool contract."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,26 @@ def test_a_pool_of_few_images(uneven: bool) -> None:
     assert len(torch.cat((used, torch.cat((other.support, other.query), 1))).unique()) > 150
     plain = sampler.draw(tasks=9, way=5, shot=2, query=3, seed=7)
     assert sampler.draw(tasks=9, way=5, shot=2, query=3, seed=7, images=10**6) == plain
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"classes": torch.zeros(4, 2)},
+        {"classes": torch.zeros(4, 5, dtype=torch.long)},
+        {"classes": torch.zeros(3, 2, dtype=torch.long)},
+        {"support": torch.zeros(4, 2, dtype=torch.int32)},
+        {"query_labels": torch.full((4, 6), 2)},
+        {"support_labels": torch.full((4, 2), -1)},
+        {"query": torch.zeros(4, 5, dtype=torch.long)},
+    ],
+)
+def test_a_file_with_impossible_tensors_is_refused(
+    changes: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    pool = TaskPool.sample(table(), tasks=4, way=2, shot=1, query=3, seed=0)
+    pool.save(tmp_path / "pool")
+    assert TaskPool.load(tmp_path / "pool") == pool
+    replace(pool, **changes).save(tmp_path / "odd")  # type: ignore[arg-type]
+    with pytest.raises(DertsError, match="is not a task pool, or is damaged"):
+        TaskPool.load(tmp_path / "odd")

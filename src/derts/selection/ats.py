@@ -33,7 +33,7 @@ from derts.selection.agreement import (
 )
 from derts.selection.recorded import Drawn, Question, Recorded
 from derts.selection.scheduler import STEPS_OF_PROGRESS, Scheduler, gumbel, sample_in_order
-from derts.selection.strategy import Context, MetaBatch, State, Strategy
+from derts.selection.strategy import Context, MetaBatch, State, Strategy, draw_one
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
 from derts.threads import one_thread
@@ -71,6 +71,7 @@ class AdaptiveScheduler(Strategy):
             )
         if context.validation_images is None:
             raise DertsError("ats needs validation classes: prepare the data with a val split")
+        draw_one(context, images=1)
         if context.group.alone and context.learner.device.type == "cuda":
             self.scheduler.to(context.learner.device)
             self.optimiser = self._make_optimiser()

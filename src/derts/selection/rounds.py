@@ -22,9 +22,9 @@ from derts.learners.base import ProductLearner
 from derts.learners.trust import Trust, share_of_wrong_labels
 from derts.selection.choice import Choice, Pick, Seed, choose, needs_reference
 from derts.selection.record import RoundRecord
-from derts.selection.strategy import Context, MetaBatch, State, Strategy
+from derts.selection.strategy import Context, MetaBatch, State, Strategy, draw_one
 from derts.tasks.pool import TaskPool
-from derts.tasks.votes import LabelVotes
+from derts.tasks.votes import mend_labels
 from derts.threads import one_thread
 from derts.transfer import send
 
@@ -61,13 +61,16 @@ class PoolTasks(Strategy):
         self.weights = torch.zeros(0)
         self.wrong_labels = 0.0
         self.bank: FeatureBank | None = None
-        self._votes: LabelVotes | None = None
-        self._resumed = False
+        self._resumed = self._checked = False
         self._pool: TaskPool | None = None
         self._ahead: Future[Drawn] | None = None
         self._drawer = ThreadPoolExecutor(1, "derts-draw")
 
     def check(self, context: Context) -> None:
+        self._checked = True
+        task = draw_one(context, self.config.images_of(len(context.images)))
+        if self.config.doubt in VOTING:
+            mend_labels(task)
         if self.config.doubt == "posterior":
             context.learner.trust = Trust(context.learner.device)
         if self.config.bank:
@@ -94,6 +97,8 @@ class PoolTasks(Strategy):
         return bank
 
     def next_batch(self, context: Context) -> MetaBatch:
+        if not self._checked:  # a loop that is not ours
+            self.check(context)
         if context.update < self.config.warmup:
             return MetaBatch(context.draw(context.meta_batch, "batch", context.update))
         if self._resumed and context.learner.trust is not None:
@@ -126,12 +131,23 @@ class PoolTasks(Strategy):
 
     def load_state_dict(self, state: State) -> None:
         if "round" in state:  # the state of another strategy's warm-up has none
+            self._check_state(state)
             self.round, self.position = state["round"], state["position"]
             self.batches, self.weights = list(state["batches"]), state["weights"]
             if self.bank is not None and state.get("bank") is not None:
                 self.bank.load_state_dict(state["bank"])
             self.wrong_labels, self._resumed = state.get("wrong_labels", 0.0), True
             self._pool = self._ahead = None
+
+    def _check_state(self, state: State) -> None:
+        batches, pool = state["batches"], self.config.pool
+        sound = 0 <= state["position"] <= len(batches) and state["round"] >= bool(batches)
+        if batches and sound:
+            indices = torch.cat(list(batches))
+            sound = len(state["weights"]) == pool and int(indices.min()) >= 0
+            sound = sound and int(indices.max()) < pool
+        if not sound:
+            raise ValueError("its round, position or tasks are impossible")
 
     def _start_round(self, context: Context) -> None:
         config, clock = self.config, context.clock
@@ -214,7 +230,9 @@ class PoolTasks(Strategy):
 
     def _draw(self, context: Context, number: int) -> Drawn:
         given = self._given(context, number)
-        pool = self._mended(context, given, number) if self.config.doubt in VOTING else given
+        pool = given
+        if self.config.doubt in VOTING:
+            pool = mend_labels(given, support=self.config.doubt == "votes")
         reference = None
         if needs_reference(self.config):
             reference = with_random_labels(pool, (context.seed, "reference", number))
@@ -227,18 +245,6 @@ class PoolTasks(Strategy):
         """Pool `number` as it is drawn."""
         images = self.config.images_of(len(context.images))
         return context.draw(self.config.pool, "pool", number, *([images] if images else []))
-
-    def _mended(self, context: Context, given: TaskPool, number: int) -> TaskPool:
-        """Pool `number` with its labels as most tasks of all pools so far have them.
-
-        The votes follow from the run's seed: a resumed run counts them again.
-        """
-        if self._votes is None or self._votes.pools > number:
-            self._votes = LabelVotes(len(context.images), len(context.images.class_names))
-        for earlier in range(self._votes.pools, number):
-            self._votes.add(self._given(context, earlier))
-        self._votes.add(given)
-        return self._votes.mended(given, support=self.config.doubt == "votes")
 
 
 def share(wrong: torch.Tensor) -> float | None:

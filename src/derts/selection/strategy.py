@@ -12,6 +12,7 @@ import torch
 from derts.clock import Clock
 from derts.data.table import ImageTable
 from derts.distributed import Group
+from derts.errors import DertsError
 from derts.learners.base import Learner, Outcome
 from derts.tasks.pool import TaskPool
 
@@ -61,6 +62,20 @@ class Context:
     draw_validation: Draw | None = None
     keep_round: Callable[[RoundRecord], None] | None = None
     group: Group = field(default_factory=Group)
+
+
+def draw_one(context: Context, images: int) -> TaskPool:
+    """A task, to see that `draw` can be asked for as a strategy will ask: with `images`, if any."""
+    if not images:
+        return context.draw(1, "check", 0)
+    try:
+        return context.draw(1, "check", 0, images)
+    except TypeError:
+        raise DertsError(
+            "draw(tasks, purpose, number) is also asked for tasks of so many different images: "
+            "give it a fourth argument `images`, as TaskPool.sample has (derts alone can do "
+            "without: pool_images=0)"
+        ) from None
 
 
 class Strategy(ABC):

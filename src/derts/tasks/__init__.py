@@ -4,6 +4,6 @@ from derts.tasks.noise import Noise, SwapNoise, TaskNoise
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
 from derts.tasks.sampling import TaskSampler
-from derts.tasks.votes import LabelVotes
+from derts.tasks.votes import mend_labels
 
-__all__ = ["LabelVotes", "Noise", "SwapNoise", "TaskNoise", "TaskPool", "TaskSampler", "generator"]
+__all__ = ["Noise", "SwapNoise", "TaskNoise", "TaskPool", "TaskSampler", "generator", "mend_labels"]

@@ -143,6 +143,21 @@ class TaskPool:
         joined = {name: torch.cat([part[name] for part in parts]) for name in names}
         return pools[0]._with(joined)
 
+    def _checked(self) -> TaskPool:
+        """This pool, or a ValueError that says what cannot be."""
+        tensors = self.tensors()
+        for name, tensor in tensors.items():
+            kind = "support" if "support" in name else "query"
+            shape = (len(self), self.way) if name == "classes" else tensors[kind].shape
+            if tensor.dtype != torch.int64 or tensor.shape != shape or tensor.ndim != 2:
+                raise ValueError(f"{name} is {tensor.dtype} {list(tensor.shape)}")
+            most = self.way if "labels" in name else 2**62
+            if tensor.numel() and not 0 <= int(tensor.min()) <= int(tensor.max()) < most:
+                raise ValueError(f"{name} reaches from {int(tensor.min())} to {int(tensor.max())}")
+        if len(self.query) != len(self) or self.way < 1:
+            raise ValueError("support and query sets differ in number")
+        return self
+
     def save(self, path: Path | str) -> None:
         """Write a safetensors file; `load` gives an equal pool."""
         about = {"derts": "task-pool", "way": str(self.way), "recipe": json.dumps(self.recipe)}
@@ -159,7 +174,8 @@ class TaskPool:
                 about = file.metadata() or {}
                 names += [name for name in ("classes",) if name in file.keys()]  # noqa: SIM118
                 tensors = {name: file.get_tensor(name) for name in names}
-            return TaskPool(**tensors, way=int(about["way"]), recipe=json.loads(about["recipe"]))
+            recipe = json.loads(about["recipe"])
+            return TaskPool(**tensors, way=int(about["way"]), recipe=recipe)._checked()
         except FileNotFoundError:
             raise DertsError(f"no task pool at {path}: check the path") from None
         except (SafetensorError, KeyError, ValueError, OSError) as error:

@@ -205,6 +205,8 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`'s value."""
+        if not 0 <= state["update"] <= self.config.updates:
+            raise ValueError(f"it is at update {state['update']} of {self.config.updates}")
         self.learner.load_state_dict(state["learner"])
         self.updater.load_state_dict(state["optimiser"])
         self.strategy.load_state_dict(state["strategy"])

@@ -87,7 +87,7 @@ def resume(
         state = _load_newest(trainer, run)
         if trainer.update == run.config.updates and (run.path / "result.json").exists():
             raise DertsError(f"{path} is finished: its result is in {run.path / 'result.json'}")
-        group.first(lambda: run.rewind(state.get("logs", {})))
+        group.first(lambda: run.rewind(_log_positions(run, state)))
         return _finish(trainer, run, quiet, listen)
 
 
@@ -225,6 +225,13 @@ def open_trainer(path: Path | str, tables: Mapping[str, ImageTable] | None = Non
     trainer = Trainer(run.config, open_data(run.config.data) if tables is None else tables)
     _load_newest(trainer, run)
     return trainer
+
+
+def _log_positions(run: Run, state: Result) -> Any:
+    """How long the logs were at a checkpoint; nothing of them is kept where there is none."""
+    if not state:
+        return {}
+    return state["logs"] if "logs" in state else run.positions_at(state["update"])
 
 
 def _load_newest(trainer: Trainer, run: Run) -> Result:
