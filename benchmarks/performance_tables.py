@@ -138,7 +138,12 @@ def draw_growth() -> None:
         axis.loglog(*zip(*points, strict=True), marker="o")
         axis.minorticks_off()
         axis.set_xticks([at for at, _ in points], [f"{at:,}" for at, _ in points], rotation=45)
-        axis.set_yticks([ms for _, ms in points], [f"{ms:,.3g}" for _, ms in points])
+        times = [ms for _, ms in points]
+        if max(times) < 3 * min(times):  # too near each other for ticks of their own
+            axis.set_yscale("linear")
+            axis.set_ylim(0, 1.1 * max(times))
+        else:
+            axis.set_yticks(times, [f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}" for ms in times])
         axis.set_title(titles[kind][0], fontsize=10)
         axis.set_xlabel(titles[kind][1])
         axis.set_ylabel("milliseconds")
