@@ -37,6 +37,8 @@ def swapped(rate: float) -> Values:
 
 VARIANTS: dict[str, Values] = {
     "random": {"strategy": {"name": "random"}},
+    "random-smooth": {"strategy": {"name": "random"}, "learner": {"smoothing": 0.3}},
+    "derts-smooth": {**derts(), "learner": {"smoothing": 0.3}},
     "paper": PRESETS["paper-noisy"],
     "derts": derts(),
     "derts-given-labels": derts(doubt="none"),

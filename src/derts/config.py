@@ -81,6 +81,8 @@ class LearnerConfig:
     """protonet: squared distances are divided by this."""
     first_order: bool = False
     """anil, maml: ignore second derivatives."""
+    smoothing: float = 0.0
+    """Share of a query image's target that is spread over all classes in the outer loss."""
 
     def resolved(self) -> LearnerConfig:
         """The same with every default that depends on the learner filled in."""
@@ -243,6 +245,7 @@ class TrainConfig:
             ("learner.inner-lr", learner.inner_lr, 0, 1e4),
             ("learner.feature-scale", learner.feature_scale, 1e-9, 1e9),
             ("learner.distance-divisor", learner.distance_divisor, 1e-9, 1e9),
+            ("learner.smoothing", learner.smoothing, 0, 0.99),
             ("optimiser.lr", optimiser.lr, 1e-12, 1e4),
             ("optimiser.weight-decay", optimiser.weight_decay, 0, 1e4),
             ("optimiser.clip", optimiser.clip, 0, 1e12),

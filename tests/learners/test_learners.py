@@ -10,6 +10,7 @@ from derts.config import LearnerConfig, ModelConfig
 from derts.data.table import ImageTable
 from derts.kernels.patches import PIXEL_MEAN, PIXEL_SCALE
 from derts.learners import ANIL, MAML, AnyLearner, ProtoNet, build_learner
+from derts.learners.base import query_losses
 from derts.learners.embedding import evaluation_mode, task_features
 from derts.models import CNN4, BatchNorm
 from derts.tasks import TaskNoise, TaskPool, generator
@@ -239,3 +240,39 @@ def test_inner_products_are_all_that_the_logits_need(kind: type[ANIL] | type[Pro
         torch.testing.assert_close(found, expected)
         before = model.logits(model.start(6), features)
         torch.testing.assert_close(start, before)
+
+
+@pytest.mark.parametrize("name", ["anil", "protonet", "maml"])
+def test_smoothing_spreads_targets_in_training_alone(
+    name: str, letters: dict[str, ImageTable]
+) -> None:
+    table = letters["train"]
+    plain, smooth = (
+        build_learner(
+            LearnerConfig(name, smoothing=share),  # type: ignore[arg-type]
+            ModelConfig(width=4),
+            way=3,
+            image_shape=table.image_shape,
+        )
+        for share in (0.0, 0.3)
+    )
+    pool = TaskPool.sample(table, tasks=2, way=3, shot=2, query=3, seed=0)
+    for learner in (plain, smooth):
+        learner.eval()
+    assert torch.equal(plain.outer_loss(table, pool).losses, smooth.outer_loss(table, pool).losses)
+    for learner in (plain, smooth):
+        learner.train()
+    spread = smooth.outer_loss(table, pool).losses
+    assert not torch.allclose(spread, plain.outer_loss(table, pool).losses)
+    smooth.smoothing = 0.0
+    torch.testing.assert_close(
+        smooth.outer_loss(table, pool).losses, plain.outer_loss(table, pool).losses
+    )
+
+
+def test_smoothed_losses_are_those_of_mixed_targets() -> None:
+    logits = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([[0, 1, 2, 0], [2, 2, 1, 0]])
+    mixed = 0.8 * torch.nn.functional.one_hot(labels, 3) + 0.2 / 3
+    expected = -(mixed * logits.log_softmax(-1)).sum(-1).mean(1)
+    torch.testing.assert_close(query_losses(logits, labels, smoothing=0.2)[0], expected)

@@ -52,5 +52,6 @@ def build_learner(
                 feature_scale=learner.feature_scale,
                 first_order=learner.first_order,
             )
+    built.smoothing = learner.smoothing
     built.per_task_statistics = model.batch_norm == "task" and learner.name != "maml"
     return built

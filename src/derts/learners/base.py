@@ -61,6 +61,7 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         self.channels_last = True
         self.fused = False
         self.trust: Trust | None = None
+        self.smoothing = 0.0
         self.bank: FeatureBank | None = None
         self.patch_sums: PatchSums | None = None
         self._compiled: Callable[[torch.Tensor], torch.Tensor] | None = None
@@ -158,8 +159,10 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         support, query = features.tensor_split([pool.support.shape[1]], 1)
         adapted = self.adapt(support, send(pool.support_labels, self.device))
         labels = send(pool.query_labels, self.device)
-        trust = self.trust if self.training else None
-        return query_losses(self.logits(adapted, query), labels, trust)
+        logits = self.logits(adapted, query)
+        if not self.training:
+            return query_losses(logits, labels)
+        return query_losses(logits, labels, self.trust, self.smoothing)
 
     def _training_features(self, images: ImageTable, indices: torch.Tensor) -> torch.Tensor:
         """Features [T, n, dim] of the images at indices [T, n]."""
@@ -216,10 +219,19 @@ class ProductLearner(Learner[Adapted]):
 
 
 def query_losses(
-    logits: torch.Tensor, labels: torch.Tensor, trust: Trust | None = None
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    trust: Trust | None = None,
+    smoothing: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits [T, Q, way], labels [T, Q] -> mean cross-entropy [T] and accuracy [T] per task."""
+    """Logits [T, Q, way], labels [T, Q] -> mean cross-entropy [T] and accuracy [T] per task.
+
+    `smoothing` is the share of each target that is spread evenly over all classes.
+    """
     targets = labels if trust is None else trust.targets(logits, labels).transpose(1, 2)
-    losses = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none").mean(1)
+    each = F.cross_entropy(
+        logits.transpose(1, 2), targets, reduction="none", label_smoothing=smoothing
+    )
+    losses = each.mean(1)
     accuracies = (logits.detach().argmax(-1) == labels).to(losses.dtype).mean(1)
     return losses, accuracies
