@@ -37,7 +37,7 @@ def test_noise_that_each_task_draws_anew_is_mended(
         (mended.query, mended.true_query_labels),
     ):
         assert torch.equal(pool.classes.gather(1, true), table.labels[images])
-    monkeypatch.setattr(votes, "MOST_COUNTERS", 0)  # as for a table of very many classes
+    monkeypatch.setattr(votes, "COUNTERS_PER_LABEL", 0)  # as for a table of very many classes
     assert mend_labels(pool) == mended
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from derts.errors import DertsError
 from derts.tasks.pool import TaskPool
 
-MOST_COUNTERS = 1 << 25  # for each image and class of a pool one; more, and only pairs that occur
+COUNTERS_PER_LABEL = 16  # for each image and class of a pool one; more, and only pairs that occur
 
 
 def mend_labels(pool: TaskPool, support: bool = True) -> TaskPool:
@@ -73,7 +73,7 @@ def _votes(images: Tensor, labels: Tensor, classes: Tensor) -> Tensor:
     class_count, class_ranks = _ranks(classes)
     called = image_ranks * class_count + class_ranks.gather(1, labels)
     asked = image_ranks[:, :, None] * class_count + class_ranks[:, None, :]
-    if image_count * class_count <= MOST_COUNTERS:
+    if image_count * class_count <= COUNTERS_PER_LABEL * labels.numel():
         counters = torch.zeros(image_count * class_count, dtype=torch.int32)
         counters.index_add_(
             0, called.flatten(), torch.ones(1, dtype=torch.int32).expand(called.numel())
