@@ -1,4 +1,4 @@
-"""Generated input of every kind ends in success or in one clear line: 1,810 cases.
+"""Generated input of every kind ends in success or in one clear line: 1,910 cases.
 
 `EXAMPLES` says how many of each kind; a test adds them up.
 """
@@ -10,6 +10,7 @@ import pickle
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from derts.errors import DertsError
 from derts.runs import Run
 from derts.selection import Selection, select
 from derts.selection.filters import find_noisy
-from derts.tasks import TaskPool
+from derts.tasks import TaskPool, mend_labels
 from derts.training.checkpoint import MAGIC, checkpoint_files, load_checkpoint
 from derts.training.run import open_trainer
 
@@ -48,6 +49,7 @@ EXAMPLES = {
     "selection": 120,
     "matrix": 120,
     "pool": 100,
+    "pool tensor": 100,
     "function": 150,
     "reader": 60,
 }
@@ -407,6 +409,27 @@ def test_pools(letters: dict[str, ImageTable], steps: list[tuple[str, float, int
         path.write_bytes(damaged(path.read_bytes(), steps))
         try:
             repr(TaskPool.load(path))
+        except DertsError as error:
+            one_line(error)
+
+
+@given(
+    st.sampled_from(["support", "query", "support_labels", "true_query_labels", "classes"]),
+    st.lists(st.integers(0, 4), max_size=3),
+    st.sampled_from([torch.int64, torch.int32, torch.float32, torch.bool]),
+    st.integers(-2, 2**40),
+)
+@generated("pool tensor")
+def test_pools_with_other_tensors(
+    letters: dict[str, ImageTable], name: str, shape: list[int], dtype: torch.dtype, value: int
+) -> None:
+    pool = TaskPool.sample(letters["train"], tasks=2, way=2, shot=1, query=1, seed=0)
+    other = torch.full(shape, value).to(dtype)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "pool.safetensors"
+        replace(pool, **{name: other}).save(path)  # type: ignore[arg-type]
+        try:
+            mend_labels(TaskPool.load(path))
         except DertsError as error:
             one_line(error)
 
