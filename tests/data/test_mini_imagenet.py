@@ -90,6 +90,7 @@ def write_csv(folder: Path) -> None:
 def test_csv(tmp_path: Path) -> None:
     write_csv(tmp_path)
     check(tmp_path, tmp_path / "store")
+    assert set(open_store(tmp_path / "store")) == set(SPLITS)
 
 
 def test_csv_with_missing_or_outside_images(tmp_path: Path) -> None:

@@ -74,15 +74,19 @@ def named_images(indices: torch.Tensor, count: int) -> Named:
     return present.nonzero().squeeze(1), (present.cumsum(0) - 1)[indices]
 
 
+def in_round_numbers(indices: torch.Tensor) -> torch.Tensor:
+    """Indices [n], the last one repeated until they are a multiple of GPU_STEP."""
+    return torch.cat((indices, indices[-1:].expand(-len(indices) % GPU_STEP)))
+
+
 def embed_images(learner: Learner[Any], images: ImageTable, indices: torch.Tensor) -> torch.Tensor:
     """Features [n, dim] of the images at indices [n], in forward passes of bounded size.
 
     On a GPU the last image is repeated up to a round number: few sizes are ever seen.
     """
     count, on_gpu = len(indices), learner.device.type == "cuda"
-    if on_gpu and count % GPU_STEP:
-        last = indices[-1:].expand(GPU_STEP - count % GPU_STEP)
-        indices = torch.cat((indices, last))
+    if on_gpu:
+        indices = in_round_numbers(indices)
     parts = indices.split(ON_GPU if on_gpu else ON_CPU)
     found = []
     for part, following in zip_longest(parts, parts[1:]):

@@ -22,7 +22,7 @@ from derts.data.table import ImageTable
 from derts.errors import DertsError
 from derts.evaluation import accuracies
 from derts.learners.anil import ANIL
-from derts.learners.embedding import GPU_STEP, Named, named_images
+from derts.learners.embedding import Named, in_round_numbers, named_images
 from derts.learners.maml import MAML
 from derts.selection.agreement import (
     Agreement,
@@ -254,5 +254,4 @@ def _ready_for(device: torch.device, pool: TaskPool, table: ImageTable) -> tuple
     images, places = named_images(torch.cat((pool.support, pool.query), 1), len(table))
     if device.type != "cuda":
         return pool, (images, places)
-    images = torch.cat((images, images[-1:].expand(-len(images) % GPU_STEP)))
-    return pool.pinned(), (images.pin_memory(), places.pin_memory())
+    return pool.pinned(), (in_round_numbers(images).pin_memory(), places.pin_memory())

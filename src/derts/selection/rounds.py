@@ -36,12 +36,13 @@ class Drawn(NamedTuple):
 
     given      as they were drawn
     pool       as they are scored and trained on: with mended labels where votes are asked for
-    wrong      float [N]: share of wrong labels in each task of `pool`, for the log alone
+    given_wrong, wrong  float [N]: shares of wrong labels in each task of both, for the log alone
     reference  the pool labelled at random, where the drop rule asks for it
     """
 
     given: TaskPool
     pool: TaskPool
+    given_wrong: torch.Tensor
     wrong: torch.Tensor
     reference: TaskPool | None
 
@@ -154,7 +155,7 @@ class PoolTasks(Strategy):
         clock.settle("update")
         before = dict(clock.seconds)
         with clock.phase("pool"):
-            given, pool, wrong, reference = self._drawn(context)
+            given, pool, given_wrong, wrong, reference = self._drawn(context)
         if self.bank is not None and self.round == 0:
             self.bank.expire()  # it holds the whole warm-up
         estimate = estimate_pool(
@@ -187,7 +188,7 @@ class PoolTasks(Strategy):
                 "update": context.update,
                 "seconds": {name: value for name, value in spent.items() if value},
                 **choice.record(),
-                "noise": {"pool": share(given.mislabelled()), **noise_record(wrong, choice)},
+                "noise": {"pool": mean_share(given_wrong), **noise_record(wrong, choice)},
                 **doubt,
             }
         )
@@ -236,10 +237,11 @@ class PoolTasks(Strategy):
         reference = None
         if needs_reference(self.config):
             reference = with_random_labels(pool, (context.seed, "reference", number))
-        wrong = pool.mislabelled()
+        given_wrong = given.mislabelled()
+        wrong = given_wrong if pool is given else pool.mislabelled()
         if context.learner.device.type == "cuda":
             pool, reference = pool.pinned(), reference and reference.pinned()
-        return Drawn(given, pool, wrong, reference)
+        return Drawn(given, pool, given_wrong, wrong, reference)
 
     def _given(self, context: Context, number: int) -> TaskPool:
         """Pool `number` as it is drawn."""
@@ -247,7 +249,7 @@ class PoolTasks(Strategy):
         return context.draw(self.config.pool, "pool", number, *([images] if images else []))
 
 
-def share(wrong: torch.Tensor) -> float | None:
+def mean_share(wrong: torch.Tensor) -> float | None:
     """Mean of shares of wrong labels, if there are any."""
     return round(float(wrong.mean()), 6) if len(wrong) else None
 
@@ -258,4 +260,4 @@ def noise_record(wrong: torch.Tensor, choice: Choice) -> dict[str, float | None]
     `wrong` [N] is that of each task. For the log alone: no strategy decides by the true labels.
     """
     parts = {"selected": choice.selected, "dropped": choice.drop, "kept": choice.kept}
-    return {name: share(wrong[which]) for name, which in parts.items()}
+    return {name: mean_share(wrong[which]) for name, which in parts.items()}
