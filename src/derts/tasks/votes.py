@@ -16,6 +16,7 @@ from torch import Tensor
 from derts.errors import DertsError
 from derts.tasks.pool import TaskPool
 
+ENOUGH = 8  # labels per image of a pool: with fewer, votes mend some of a noisy task and hide it
 COUNTERS_PER_LABEL = 16  # for each image and class of a pool one; more, and only pairs that occur
 
 
@@ -25,7 +26,8 @@ def mend_labels(pool: TaskPool, support: bool = True) -> TaskPool:
     An image that other tasks call another of a task's classes more often than what this task calls
     it gets that label. Given labels alone are counted, never true ones. Tasks in which that changed
     a label are split into support and query anew, so that every class has its shots again. Without
-    `support`, only labels of query images change.
+    `support`, only labels of query images change. A pool that names its images fewer than eight
+    times on average is left as it is.
 
     >>> from derts.data import glyphs
     >>> from derts.tasks import SwapNoise
@@ -42,6 +44,8 @@ def mend_labels(pool: TaskPool, support: bool = True) -> TaskPool:
     shots = pool.support.shape[1]
     images = torch.cat((pool.support, pool.query), 1)
     labels = torch.cat((pool.support_labels, pool.query_labels), 1)
+    if images.numel() < ENOUGH * len(images.unique()):
+        return pool
     votes = _votes(images, labels, pool.classes)
     most = votes.max(2)
     given = votes.gather(2, labels[:, :, None]).squeeze(2)
