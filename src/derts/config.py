@@ -21,7 +21,7 @@ MANY = 10**9
 
 KNOWN_GOOD = {
     "protonet": KnownGood(inner_lr=0.0, feature_scale=1.0, lr=0.004, soften=0.0),
-    "anil": KnownGood(inner_lr=0.5, feature_scale=0.1, lr=0.005, soften=0.25),
+    "anil": KnownGood(inner_lr=0.5, feature_scale=0.1, lr=0.005, soften=0.4),
     "maml": KnownGood(inner_lr=0.1, feature_scale=0.3, lr=0.001, soften=0.0),
 }
 
@@ -141,7 +141,10 @@ class StrategyConfig:
 
     def resolved(self, learner: str) -> StrategyConfig:
         """The same with every default that depends on the learner filled in."""
-        return replace(self, soften=KNOWN_GOOD[learner].soften) if self.soften is None else self
+        if self.soften is not None:
+            return self
+        votes = self.name == "derts" and self.doubt in ("votes", "query-votes")
+        return replace(self, soften=KNOWN_GOOD[learner].soften if votes else 0.0)
 
     def images_of(self, count: int) -> int:
         """How many of `count` images a pool is drawn from (0: all)."""

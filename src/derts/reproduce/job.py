@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from derts.config import HardwareConfig, StrategyConfig, TrainConfig
-from derts.config_file import apply_presets, as_values, read_config, with_values
+from derts.config_file import apply_presets, as_values, with_values
 from derts.errors import DertsError
 from derts.reproduce.recipe import Cell, Setting, read_recipe
 from derts.reproduce.scale import Scale
+from derts.runs import Run
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,12 @@ def _characters(count: int) -> tuple[str, ...]:
 
 def identity(config: TrainConfig, dataset: str) -> str:
     """What a run's numbers depend on, as text; where and on what it ran is left out."""
+    config = config.resolved()
     strategy = config.strategy
     if strategy.name in ("random", "us", "ats"):
         strategy = StrategyConfig(name=strategy.name, warmup=strategy.warmup)
     neutral = replace(
-        config.resolved(),
+        config,
         data=dataset,
         strategy=strategy,
         hardware=HardwareConfig(precision=config.hardware.precision),
@@ -126,7 +128,7 @@ class Folders:
         self.known: dict[str, Path] = {}
         for file in sorted(out.glob("*/*/config.toml")):
             try:
-                key = identity(read_config(file), file.parent.parent.name)
+                key = identity(Run.open(file.parent).config, file.parent.parent.name)
             except DertsError:
                 continue  # of a version whose settings are no longer known
             self.known[key] = file.parent
