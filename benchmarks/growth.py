@@ -11,6 +11,7 @@ Pools are rows of 5 random numbers, of which 0.3 N are selected on the same devi
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import tempfile
@@ -47,12 +48,22 @@ def store(folder: Path, count: int, size: int) -> ImageTable:
     return ImageTable(mapped, torch.arange(count) % classes, tuple(map(str, range(classes))))
 
 
-def measured(run: Callable[[], object], repeats: int, cuda: bool) -> tuple[float, float | None]:
-    """Median seconds of a run after one to warm up, and peak GPU memory in GiB."""
+def forget() -> int:
+    """Give back all memory that nothing needs any more; bytes of the GPU's that are still held."""
+    gc.collect()  # a trainer and its CUDA graphs hold one another
+    if not torch.cuda.is_available():
+        return 0
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_reserved()
+
+
+def measured(run: Callable[[], object], repeats: int, cuda: bool) -> float:
+    """Median seconds of a run after one to warm up."""
     run()
     if cuda:
         torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -60,9 +71,15 @@ def measured(run: Callable[[], object], repeats: int, cuda: bool) -> tuple[float
         if cuda:
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
-    # what is reserved: a CUDA graph keeps its memory without counting it as allocated
-    peak = torch.cuda.max_memory_reserved() / 2**30 if cuda else None
-    return statistics.median(seconds), peak
+    return statistics.median(seconds)
+
+
+def taken(before: int, cuda: bool) -> float | None:
+    """GiB of GPU memory at the peak, beside what was held before.
+
+    What is reserved: a CUDA graph keeps its memory without counting it as allocated.
+    """
+    return (torch.cuda.max_memory_reserved() - before) / 2**30 if cuda else None
 
 
 def update_row(kind: str, at: int, images: ImageTable, tasks: int, quick: bool) -> Row:
@@ -75,6 +92,7 @@ def update_row(kind: str, at: int, images: ImageTable, tasks: int, quick: bool) 
         "updates": 10_000,
     }
     base = TrainConfig() if quick else apply_presets(["gpu"])
+    before = forget()
     trainer = Trainer(with_values(base, values, "benchmark"), {"train": images})
     trainer.learner.train()
     updates = 1 if quick else 10
@@ -83,21 +101,22 @@ def update_row(kind: str, at: int, images: ImageTable, tasks: int, quick: bool) 
         for _ in range(updates):
             trainer.step()
 
-    seconds, peak = measured(run, 1 if quick else 3, trainer.device.type == "cuda")
-    row = {"kind": kind, "at": at, "ms": 1000 * seconds / updates, "gib": peak}
+    cuda = trainer.device.type == "cuda"
+    seconds = measured(run, 1 if quick else 3, cuda)
+    row = {"kind": kind, "at": at, "ms": 1000 * seconds / updates, "gib": taken(before, cuda)}
     row["images_on"] = str(trainer.images.device)
     return row
 
 
 def pool_row(rows: int, device: torch.device, quick: bool) -> Row:
     """Milliseconds and memory of one selection."""
+    before = forget()
     random = torch.Generator().manual_seed(0)
     points = torch.randn(rows, 5, generator=random).to(device)
     repeats = 1 if quick or rows > 20_000 else 3
-    seconds, peak = measured(
-        lambda: select(points, int(0.3 * rows)), repeats, device.type == "cuda"
-    )
-    return {"kind": "pool", "at": rows, "ms": 1000 * seconds, "gib": peak}
+    cuda = device.type == "cuda"
+    seconds = measured(lambda: select(points, int(0.3 * rows)), repeats, cuda)
+    return {"kind": "pool", "at": rows, "ms": 1000 * seconds, "gib": taken(before, cuda)}
 
 
 def main() -> None:
@@ -137,8 +156,6 @@ def main() -> None:
                 memory = "" if row["gib"] is None else f", {row['gib']:.2f} GiB"
                 print(f"{kind} {at:,}: {row['ms']:.2f} ms{memory}", flush=True)
                 found.append(row)
-                if device.type == "cuda":
-                    torch.cuda.empty_cache()
     if options.out is not None:
         about = {"machine": machine(str(device)), "code": code_version()}
         options.out.write_text(json.dumps({**about, "results": found}, indent=1) + "\n")

@@ -12,6 +12,7 @@ from derts.reproduce.outcomes import Outcome, load_outcomes
 from derts.reproduce.recipe import NAMES, Cell, cells
 from derts.reproduce.report import HEADING, OURS
 from derts.reproduce.scale import Scale
+from derts.runs import AS_IT_WAS
 
 Rows = list[tuple[str, ...]]
 Markdown = Callable[[Rows], str]
@@ -61,8 +62,9 @@ def _changed(cell: Cell, outcome: Outcome) -> list[str]:
     if cell.setting.strategy in ("random", "us", "ats"):  # the other settings do not touch them
         return []
     config = make_config(cell.setting, outcome.seed, Scale({}))
-    today, then = as_values(config)["strategy"], outcome.config["strategy"]
-    names = [name for name in today if name != "warmup" and today[name] != then.get(name)]
+    today = as_values(config)["strategy"]
+    then = {**as_values(AS_IT_WAS)["strategy"], **outcome.config["strategy"]}
+    names = [name for name in today if name != "warmup" and today[name] != then[name]]
     return [f"`--strategy.{name.replace('_', '-')} {today[name]}`" for name in names]
 
 

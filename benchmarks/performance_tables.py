@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import research_tables
+from research_tables import Rows, Values, read
 
 from derts.comparison import Comparison
 from derts.statistics import over_seeds
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "results"
 FIGURE = ROOT / "docs" / "figures" / "growth.png"
-Rows = list[tuple[str, ...]]
-Values = dict[str, Any]
 DISTANCES, GREEDY = "distances between all pairs, d = 5", "greedy selection, d = 5"
-
-
-def read(name: str) -> Values:
-    """A result file."""
-    content: Values = json.loads((RESULTS / name).read_text(encoding="utf-8"))
-    return content
 
 
 def update_rows() -> Rows:
@@ -45,7 +38,10 @@ def overheads() -> dict[tuple[str, str], Values]:
 def target_rows() -> Rows:
     """Floor, peer, ours and aim of what the aims name."""
     overhead = overheads()
-    loops = {(row["learner"], row["way"]): row for row in read("update-h200.json")["results"]}
+    updates = {
+        (row["learner"], row["backbone"], row["way"]): row
+        for row in read("update-h200.json")["results"]
+    }
     kernels = {row["kernel"]: row["ms"] for row in read("kernels-h200.json")["results"]}
     rows: Rows = [("what", "floor", "the usual loop", "ours", "aim", "")]
 
@@ -55,8 +51,12 @@ def target_rows() -> Rows:
 
     for learner in ("anil", "protonet"):
         mine = overhead[learner, "random"]["ms_per_update"]
-        peer = f"{loops[learner, 'loop']['ms']:.0f} ms"
+        peer = f"{updates[learner, 'cnn4', 'loop']['ms']:.0f} ms"
         add(f"update, {learner}, CNN4-64", "2.4 ms arithmetic, 6 ms memory", peer, mine, 15, " ms")
+    for learner in ("anil", "protonet"):
+        mine = updates[learner, "resnet12", "ours"]["ms"]
+        peer = f"{updates[learner, 'resnet12', 'loop']['ms']:.0f} ms"
+        add(f"update, {learner}, ResNet-12", "61 ms arithmetic", peer, mine, 110, " ms")
     for learner in ("anil", "protonet"):
         for name in ("derts", "derts, bank"):
             ratio = overhead[learner, name]["ratio"]
@@ -102,23 +102,18 @@ def fused_rows() -> Rows:
     return rows
 
 
-def growths() -> list[Values]:
-    """Everything that was measured of growth."""
-    files = ("growth-h200.json", "growth-images-h200.json")
-    return [row for name in files for row in read(name)["results"]]
-
-
 def growth_rows() -> Rows:
     """Time against tasks, image size and pool size."""
     names = {"tasks": "tasks per update", "size": "pixels a side", "images": "images", "pool": "N"}
-    rows: Rows = [("what grows", "to", "milliseconds")]
-    for row in growths():
-        rows.append((names[row["kind"]], f"{row['at']:,}", f"{row['ms']:.1f}"))
+    rows: Rows = [("what grows", "to", "milliseconds", "GiB")]
+    for row in read("growth-h200.json")["results"]:
+        memory = "" if row["gib"] is None else f"{row['gib']:.2f}"
+        rows.append((names[row["kind"]], f"{row['at']:,}", f"{row['ms']:.1f}", memory))
     return rows
 
 
 def draw_growth() -> None:
-    """One panel for each thing that grows."""
+    """One panel of time, and where it is known of memory, for each thing that grows."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -130,27 +125,40 @@ def draw_growth() -> None:
         "images": ("an update against images", "images"),
         "pool": ("one selection against the pool", "tasks in the pool"),
     }
-    results = growths()
+    results = read("growth-h200.json")["results"]
     kinds = [kind for kind in titles if any(row["kind"] == kind for row in results)]
-    figure, axes = pyplot.subplots(1, len(kinds), figsize=(3.6 * len(kinds), 3), squeeze=False)
-    for axis, kind in zip(axes[0], kinds, strict=True):
-        points = [(row["at"], row["ms"]) for row in results if row["kind"] == kind]
-        axis.loglog(*zip(*points, strict=True), marker="o")
-        axis.minorticks_off()
-        axis.set_xticks([at for at, _ in points], [f"{at:,}" for at, _ in points], rotation=45)
-        times = [ms for _, ms in points]
-        if max(times) < 3 * min(times):  # too near each other for ticks of their own
-            axis.set_yscale("linear")
-            axis.set_ylim(0, 1.1 * max(times))
-        else:
-            axis.set_yticks(times, [f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}" for ms in times])
-        axis.set_title(titles[kind][0], fontsize=10)
-        axis.set_xlabel(titles[kind][1])
-        axis.set_ylabel("milliseconds")
-        axis.grid(alpha=0.3)
+    units = {"ms": "milliseconds", "gib": "GiB on the GPU"}
+    known = [unit for unit in units if all(row[unit] is not None for row in results)]
+    size = (3.6 * len(kinds), 3 * len(known))
+    figure, axes = pyplot.subplots(len(known), len(kinds), figsize=size, squeeze=False)
+    for unit, across in zip(known, axes, strict=True):
+        for axis, kind in zip(across, kinds, strict=True):
+            points = [(row["at"], row[unit]) for row in results if row["kind"] == kind]
+            _panel(axis, points)
+            axis.set_title(titles[kind][0], fontsize=10)
+            axis.set_xlabel(titles[kind][1])
+            axis.set_ylabel(units[unit])
     figure.tight_layout()
     figure.savefig(FIGURE, dpi=110)
     pyplot.close(figure)
+
+
+def _panel(axis: Any, points: list[tuple[int, float]]) -> None:
+    """Points on two logarithmic scales, each named at its tick."""
+    axis.loglog(*zip(*points, strict=True), marker="o")
+    axis.minorticks_off()
+    axis.set_xticks([at for at, _ in points], [f"{at:,}" for at, _ in points], rotation=45)
+    values = [value for _, value in points]
+    if max(values) < 3 * min(values):  # too near each other for ticks of their own
+        axis.set_yscale("linear")
+        axis.set_ylim(0, 1.1 * max(values))
+    else:
+        shown: list[float] = []  # one beside the other, not one over the other
+        for value in sorted(values, reverse=True):
+            if not shown or value < 0.75 * shown[-1]:
+                shown.append(value)
+        axis.set_yticks(shown, [f"{v:,.0f}" if v >= 100 else f"{v:.3g}" for v in shown])
+    axis.grid(alpha=0.3)
 
 
 def strategy_rows() -> Rows:
@@ -177,35 +185,6 @@ def strategy_rows() -> Rows:
     return rows
 
 
-def tried_rows() -> Rows:
-    """What was tried on validation classes, against random sampling and against derts."""
-    files = ("what-wins-validation-h200.json", "few-images-validation-h200.json",
-             "doubt-validation-h200.json")  # fmt: skip
-    runs: dict[tuple[str, str, int], Values] = {}
-    for name in files:
-        for run in read(name)["runs"]:
-            runs.setdefault((run["learner"], run["variant"], run["seed"]), run)
-    rows: Rows = [("learner", "tasks", "variant", "seeds", "accuracy", "− random", "− derts")]
-    kinds = {"clean": " clean", "60% noisy": "", "40% swapped": " swap40"}
-    for learner in ("anil", "protonet"):
-        found = Comparison([run for run in runs.values() if run["learner"] == learner])
-        for kind, suffix in kinds.items():
-            plain = [name.removesuffix(" clean").removesuffix(" swap40") for name in found.variants]
-            for name in dict.fromkeys(plain):
-                if name + suffix not in found.variants:
-                    continue
-                accuracies = list(found.accuracies(name + suffix).values())
-                mean = over_seeds(accuracies).mean
-                cells = []
-                for other in ("random", "derts"):
-                    both = other != name and other + suffix in found.variants
-                    difference = found.difference(name + suffix, other + suffix) if both else None
-                    cells.append(difference.shown("+") if difference is not None else "")
-                count = str(len(accuracies))
-                rows.append((learner, kind, name, count, f"{mean:.2f}", *cells))
-    return rows
-
-
 def kernel_rows() -> Rows:
     """Every kernel's difference from its plain counterpart, and its time."""
     rows: Rows = [("kernel", "differs by", "allowed", "ms")]
@@ -213,63 +192,6 @@ def kernel_rows() -> Rows:
         numbers = (f"{row['difference']:.2g}", f"{row['allowed']:g}", f"{row['ms']:.2f}")
         rows.append((row["kernel"], *numbers))
     return rows
-
-
-def votes_rows() -> Rows:
-    """Votes on validation classes, in 400 updates and in 3,000."""
-    rows: Rows = [("learner", "updates", "tasks", "variant", "seeds", "accuracy", "− random")]
-    files = ("votes-validation-h200.json", "long-anil-validation-h200.json",
-             "long-protonet-validation-h200.json")  # fmt: skip
-    kinds = {"clean": " clean", "60% noisy": "", "40% swapped": " swap40"}
-    for file in files:
-        runs = read(file)["runs"]
-        for learner in dict.fromkeys(run["learner"] for run in runs):
-            found = Comparison([run for run in runs if run["learner"] == learner])
-            for kind, suffix in kinds.items():
-                ends = [name for name in found.variants if _suffix(name) == suffix]
-                for variant in ends:
-                    accuracies = list(found.accuracies(variant).values())
-                    other = "random" + suffix
-                    both = variant != other and other in found.variants
-                    name = VOTES_NAMES.get(file, {}).get(variant.removesuffix(suffix))
-                    rows.append(
-                        (
-                            learner,
-                            str(runs[0]["updates"]),
-                            kind,
-                            name or variant.removesuffix(suffix),
-                            str(len(accuracies)),
-                            f"{over_seeds(accuracies).mean:.2f}",
-                            found.difference(variant, other).shown("+") if both else "",
-                        )
-                    )
-    return rows
-
-
-def _suffix(variant: str) -> str:
-    return next((end for end in (" clean", " swap40") if variant.endswith(end)), "")
-
-
-# what presets were called when a file was made
-VOTES_NAMES = {
-    "votes-validation-h200.json": {
-        "derts": "labels as given, all images",
-        "derts-votes": "votes, all images",
-        "derts-bank": "labels as given, feature bank",
-    },
-    "long-anil-validation-h200.json": {
-        "derts": "votes",
-        "derts-hardest": "votes, hardest tasks",
-        "derts-query-votes": "votes on query labels",
-        "query-votes-alone": "votes on query labels, tasks at random",
-    },
-}
-VOTES_NAMES["long-protonet-validation-h200.json"] = VOTES_NAMES["long-anil-validation-h200.json"]
-
-
-def swapped_rows() -> Rows:
-    """Doubt inside tasks where labels are swapped, on glyphs."""
-    return Comparison(read("swapped-labels-cpu.json")["runs"]).table("random")
 
 
 # the preset had neither votes nor pools of fewer images when that file was made
@@ -287,11 +209,7 @@ BLOCKS: dict[Path, dict[str, Callable[[], Rows]]] = {
         "kernels": kernel_rows,
     },
     ROOT / "docs" / "strategies.md": {"measured": strategy_rows},
-    ROOT / "docs" / "research-log.md": {
-        "tried": tried_rows,
-        "swapped": swapped_rows,
-        "votes": votes_rows,
-    },
+    ROOT / "docs" / "research-log.md": research_tables.BLOCKS,
 }
 
 

@@ -60,7 +60,7 @@ def test_streaming_runs(tmp_path: Path) -> None:
 def test_drop_rules_runs(tmp_path: Path) -> None:
     words = ["--quick", "--seeds", "0", "--out", str(tmp_path / "out.json")]
     assert len(program("drop_rules.py", *words).splitlines()) == 7
-    assert len(program("drop_rules.py", *words, "--noise", "swap").splitlines()) == 6
+    assert len(program("drop_rules.py", *words, "--noise", "swap").splitlines()) == 8
 
 
 def test_noisy_tasks_runs_and_never_makes_a_run_twice(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from derts.selection.facility_matrix import Doubles, Entries, Floats, Integers
 
 BLOCK_ENTRIES = 1 << 26
 KERNEL_ROWS = 1 << 14  # each of the kernel's programs holds a number for every row
-KERNEL_TERMS = 34  # more, and a matrix product in float64 pays
+KERNEL_DIMENSIONS = 32  # more, and a matrix product in float64 pays
 LARGE_ROWS = 1 << 17  # each program of the kernel without a matrix holds a 128th of the gains
 WITHOUT_WAITING_ROWS = 8192  # more, and summing everything for each pick no longer pays
 
@@ -29,30 +31,39 @@ class DeviceDistances:
 
     def __init__(self, points: Tensor, memory_limit_gib: float) -> None:
         self.count = len(points)
-        grid, self.scale = unit_points(points)
-        self._left, self._right = factors(grid)
+        self._grid, self.scale = unit_points(points)
         self._height = max(1, min(self.count, BLOCK_ENTRIES // self.count))
         self.kept: Tensor | None = None
         if 4 * self.count**2 <= memory_limit_gib * 2**30:
-            self.kept = torch.cat([self._block(rows) for rows in self._slices(self.count)])
+            blocks = [self._block(rows) for rows in self._slices(self.count)]
+            self.kept = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+
+    @cached_property
+    def _factors(self) -> tuple[Tensor, Tensor]:
+        return factors(self._grid)
 
     def _slices(self, count: int) -> list[slice]:
         return [slice(a, min(a + self._height, count)) for a in range(0, count, self._height)]
 
     def _send(self, array: Integers | Floats) -> Tensor:
-        return torch.from_numpy(array).to(self._left.device)
+        return torch.from_numpy(array).to(self._grid.device)
 
     def _block(self, rows: slice | Tensor) -> Tensor:
         """Float32 [b, N]; fresh, or a view of the kept matrix for a slice."""
         if self.kept is not None:
             return self.kept[rows]
-        if usable_on(self._left.device) and self._left.shape[1] <= KERNEL_TERMS:
+        if self._by_kernel:
             from derts.kernels.distances import distances
 
-            return distances(self._left[rows].contiguous(), self._right, rounder(self.count))
-        out = (self._left[rows] @ self._right).float()
+            return distances(self._grid[rows].contiguous(), self._grid, rounder(self.count))
+        left, right = self._factors
+        out = (left[rows] @ right).float()
         # By way of float64, because torch's float32 root on the CPU is not the nearest float32.
         return out.double().sqrt_().float().add_(rounder(self.count)).sub_(rounder(self.count))
+
+    @property
+    def _by_kernel(self) -> bool:
+        return usable_on(self._grid.device) and self._grid.shape[1] <= KERNEL_DIMENSIONS
 
     def row(self, index: int) -> Floats:
         found: Floats = self._block(slice(index, index + 1))[0].cpu().numpy()
@@ -87,7 +98,7 @@ class DeviceDistances:
 
     def lost_gains(self, indices: Integers, low: Floats, high: Floats) -> Doubles:
         index, lower, upper = self._send(indices), self._send(low), self._send(high)
-        lost = torch.zeros(self.count, dtype=torch.float64, device=self._left.device)
+        lost = torch.zeros(self.count, dtype=torch.float64, device=self._grid.device)
         for part in self._slices(len(indices)):
             clipped = self._block(index[part]).clamp(lower[part, None], upper[part, None])
             lost += upper[part].double().sum() - clipped.sum(0, dtype=torch.float64)
@@ -110,19 +121,19 @@ class DeviceDistances:
 
         None where nothing here is quicker than the engine that also serves the CPU.
         """
-        kernels = usable_on(self._left.device)
+        kernels = usable_on(self._grid.device)
         if self.kept is not None and self.count <= (
             KERNEL_ROWS if kernels else WITHOUT_WAITING_ROWS
         ):
             found = greedy_on_device(self.kept, k)
             return (*found, assign_on_device(self.kept, found[0], found[2]))
-        if not kernels or self._left.shape[1] > KERNEL_TERMS or self.count > LARGE_ROWS:
+        if not self._by_kernel or self.count > LARGE_ROWS:
             return None
         from derts.kernels.greedy_large import greedy_large
 
         sums, largest = self._totals()
-        left, right, quantum = self._left, self._right, rounder(self.count)
-        picks, gains, nearest = greedy_large(left, right, quantum, sums, largest, k)
+        left, right = self._factors
+        picks, gains, nearest = greedy_large(left, right, rounder(self.count), sums, largest, k)
         return picks, gains, nearest, self.assign(picks, nearest)
 
     def assign(self, picks: Tensor, nearest: Tensor) -> Tensor:

@@ -34,12 +34,14 @@ def rounder(count: int) -> float:
 
 def unit_points(points: Tensor) -> tuple[Tensor, float]:
     """Centred float64 points on the grid, all distances ≤ 1, and the power of two divided out."""
-    # On the CPU, so that the mean is the same for every device.
+    # On the CPU, so that the norm is the same for every device.
     wide = points.double().cpu()
+    least, most = wide.aminmax(dim=0)
     # Halving first keeps the norm of the largest inputs finite.
-    bound = 2 * float(torch.linalg.vector_norm((wide.amax(0) - wide.amin(0)) / 2)) * 1.001
+    half = most / 2 - least / 2
+    bound = 2 * float(torch.linalg.vector_norm(half)) * 1.001
     scale = 2.0 ** math.ceil(math.log2(bound)) if bound > 0 else 1.0
-    grid = ((wide - wide.mean(0)) / scale).mul_(GRID).round_().div_(GRID)
+    grid = (wide - (least + half)).div_(scale).mul_(GRID).round_().div_(GRID)
     return send(grid, points.device), scale
 
 

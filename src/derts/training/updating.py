@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,22 +13,10 @@ from derts.distributed import Group
 from derts.kernels.common_operations import FusedCommon
 from derts.learners.base import Learner, Outcome, Weigh
 from derts.models.folding import PatchSums
-from derts.models.resnet12 import ResNet12
 from derts.tasks.pool import TaskPool
 from derts.training.bad_numbers import GuardedStep
 from derts.training.captured import CapturedUpdate
 from derts.training.shared import outer_gradient
-
-
-@contextmanager
-def tuned_convolutions(wanted: bool) -> Iterator[None]:
-    """Where wanted, cuDNN tries out its algorithms for every size that it has not met."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = before or wanted
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 class Updater:
@@ -47,8 +33,6 @@ class Updater:
         self.learner, self.images, self.config = learner, images, config
         self.meta_batch, self.group = meta_batch, group
         self.captures = group.alone and learner.captures_on(images)
-        # a twentieth of an update that is nearly all convolutions
-        self.tunes = self.captures and isinstance(learner.backbone, ResNet12)
         self.held = images.device == learner.device
         known = group.alone and self.held and learner.takes_products(images)
         if known and PatchSums.worthwhile(images):
@@ -81,18 +65,14 @@ class Updater:
         captures = self.captures and (self.held or self.learner.bank is None)
         if captures and len(pool) == self.meta_batch and self.optimiser.state:
             if self._captured is None:
-                with tuned_convolutions(self.tunes):
-                    self._captured = CapturedUpdate(
-                        self.learner, self.images, self.optimiser, self.guard.keep, self._finish,
-                        pool,
-                    )  # fmt: skip
+                self._captured = CapturedUpdate(
+                    self.learner, self.images, self.optimiser, self.guard.keep, self._finish, pool
+                )
             if self._captured.fits(pool):
                 return self._captured.run(pool, weigh)
         self.guard.keep()
         self.optimiser.zero_grad(set_to_none=True)
-        # from the first update on: what was once chosen for a size of batches stays
-        with tuned_convolutions(self.tunes and len(pool) == self.meta_batch):
-            outcome = outer_gradient(self.learner, self.images, pool, weigh, self.group)
+        outcome = outer_gradient(self.learner, self.images, pool, weigh, self.group)
         return outcome, self._finish(outcome.losses, outcome.accuracies)
 
     def _finish(self, losses: torch.Tensor, accuracies: torch.Tensor) -> torch.Tensor:
