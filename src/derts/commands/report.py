@@ -30,7 +30,7 @@ class ReportOptions:
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, unset("RUN [RUN …]")]
     """Run folders."""
-    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html")
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html")
     """The page to write."""
     png: Annotated[Path | None, unset("FOLDER")] = None
     """Also write each figure, in print quality, into this folder."""
@@ -47,9 +47,9 @@ def report(arguments: Sequence[str]) -> None:
 
     if not options.runs:
         raise DertsError("no run is named: give at least one run folder (derts report --help)")
-    check_page_path(options.output)
+    check_page_path(options.out)
     made = make_report(options.runs, data=options.data)
-    print(f"report   {made.save(options.output)}")
+    print(f"report   {made.save(options.out)}")
     if options.png is not None:
         count = len(made.figures.save(options.png))
         print(f"figures  {count} in {options.png}")

@@ -1,0 +1,132 @@
+"""Does facility location pay where most tasks repeat each other? Glyphs, validation characters.
+
+    python benchmarks/redundant_pools.py --out results/redundant-pools-cpu.json
+
+Nine in ten tasks are of six common characters, the rest of all: clean, but redundant. Validation
+tasks are of characters never trained on, so that it is the rare tasks that teach most. Should pools
+like these not be what facility location is for, nothing is. The demo's ProtoNet otherwise; one line
+per run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+from derts.commands.demo import CHARACTERS, IMAGES, SMALL
+from derts.config import TrainConfig
+from derts.config_file import Values, apply_presets, with_values
+from derts.data import ImageTable, glyphs
+from derts.runs import code_version, machine
+from derts.selection.strategy import Context, MetaBatch
+from derts.tasks import TaskPool, TaskSampler, generator
+from derts.training import Trainer
+from derts.training.run import Result, make_result
+
+COMMON, SHARE = 6, 0.9
+CLEAN: Values = {
+    "tasks": {"noise": "none"},
+    "strategy": {"warmup": 60},
+    "updates": 300,
+    "evaluation": {"split": "val"},
+}
+VARIANTS: dict[str, Values] = {
+    "random": {"name": "random"},
+    "derts": {"name": "derts"},
+    "derts, no weights": {"name": "derts", "weights": "none"},
+    "derts, no weights, a tenth": {"name": "derts", "weights": "none", "ratio": 0.1},
+    "hardest": {"name": "hardest"},
+    "random, every task as likely": {"name": "random"},
+}
+EVEN = "random, every task as likely"
+
+
+class Redundant:
+    """Draws tasks of which most are of a few classes."""
+
+    def __init__(self, images: ImageTable, config: TrainConfig) -> None:
+        self.config = config
+        self.common = TaskSampler(images, images.class_names[:COMMON])
+        self.all = TaskSampler(images)
+
+    def __call__(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
+        """As a strategy asks for them."""
+        seed = (self.config.seed, purpose, number)
+        order = torch.randperm(tasks, generator=generator((*seed, "order")))
+        chances = torch.rand(tasks, generator=generator((*seed, "common")))
+        count = int((chances < SHARE).sum())
+        sizes = {"common": (self.common, count), "rare": (self.all, tasks - count)}
+        tasks_of = self.config.tasks
+        parts = [
+            sampler.draw(
+                tasks=size,
+                way=tasks_of.way,
+                shot=tasks_of.shot,
+                query=tasks_of.query,
+                seed=(*seed, name),
+            )
+            for name, (sampler, size) in sizes.items()
+            if size
+        ]
+        return TaskPool.concatenate(parts)[order]
+
+
+def rare_share(batch: MetaBatch) -> float:
+    """How much of a meta-batch's weight is on tasks with a class that is not common."""
+    assert batch.pool.classes is not None
+    rare = (batch.pool.classes >= COMMON).any(1).float()
+    weights = torch.ones(len(rare)) if batch.weights is None else batch.weights.cpu()
+    return float((rare * weights).sum() / weights.sum())
+
+
+def one_run(config: TrainConfig, tables: dict[str, ImageTable], even: bool) -> Result:
+    """Train on redundant tasks (or even ones), evaluate on validation characters."""
+    trainer = Trainer(config, tables)
+    if not even:
+        trainer.context.draw = Redundant(trainer.images, config)
+    shares: list[float] = []
+    choose = trainer.strategy.next_batch
+
+    def counted(context: Context) -> MetaBatch:
+        batch = choose(context)
+        if context.update >= config.strategy.warmup:
+            shares.append(rare_share(batch))
+        return batch
+
+    trainer.strategy.next_batch = counted  # type: ignore[method-assign]
+    trainer.train()
+    result = make_result(trainer, trainer.evaluate("val"))
+    return result | {"rare_share": round(sum(shares) / len(shares), 4)}
+
+
+def main() -> None:
+    """Run every variant with every seed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--quick", action="store_true", help="tiny, to see that it runs")
+    options = parser.parse_args()
+    base = with_values(apply_presets(["demo"]), CLEAN, "benchmark")
+    if options.quick:
+        base = with_values(base, {**SMALL, "updates": 62}, "--quick")
+    tables = glyphs(characters=CHARACTERS, images_per_character=IMAGES)
+    runs: list[Result] = []
+    for seed in options.seeds:
+        for name, strategy in VARIANTS.items():
+            config = with_values(base, {"strategy": strategy, "seed": seed}, f"variant {name}")
+            result = one_run(config.resolved(), tables, even=name == EVEN)
+            runs.append(result | {"variant": name})
+            print(
+                f"{name} seed {seed}: {result['accuracy']:.2f}, "
+                f"{100 * result['rare_share']:.0f}% rare",
+                flush=True,
+            )
+            about = {"machine": machine("cpu"), "code": code_version()}
+            options.out.write_text(json.dumps({**about, "runs": runs}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
