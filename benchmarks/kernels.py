@@ -165,6 +165,10 @@ def pool_kernels() -> list[Row]:
             wrong = int((matrix.cpu() != torch.from_numpy(plain)).sum())
             time = milliseconds(lambda p=points: DeviceDistances(p, 2.0))  # type: ignore[misc]
             answers.append(row("distances between all pairs, d = 5", wrong, 0, time))
+            turned = DeviceDistances(points.T.contiguous().T, 2.0).kept
+            assert turned is not None
+            wrong = int((turned != matrix).sum())
+            answers.append(row("the same of points that lie column by column", wrong, 0, time))
         pairs = zip(greedy(matrix, 960), greedy_without_waiting(matrix, 960), strict=True)
         wrong = sum(int((a != b).sum()) for a, b in pairs)
         time = milliseconds(lambda m=matrix: greedy(m, 960))  # type: ignore[misc]

@@ -35,18 +35,18 @@ def swapped(rate: float) -> Values:
     return {"tasks": {"noise": "swap", "swap_rate": rate}}
 
 
-def softened(share: float, **strategy: object) -> Values:
-    """The same with that share of every target spread over all classes."""
-    return {**derts(**strategy), "learner": {"smoothing": share}}
+def smoothed(share: float, **strategy: object) -> Values:
+    """The same with that share of every target spread over all classes, mended or not."""
+    return {**derts(soften=0.0, **strategy), "learner": {"smoothing": share}}
 
 
 VARIANTS: dict[str, Values] = {
     "random": {"strategy": {"name": "random"}},
     "random-smooth": {"strategy": {"name": "random"}, "learner": {"smoothing": 0.3}},
-    "derts-smooth": softened(0.3),
-    "derts-smooth50": softened(0.5),
-    "derts-query-smooth": softened(0.3, doubt="query-votes"),
-    "derts-hardest-smooth": softened(0.3, engine="hardest"),
+    "derts-smooth": smoothed(0.3),
+    "derts-smooth50": smoothed(0.5),
+    "derts-query-smooth": smoothed(0.3, doubt="query-votes"),
+    "derts-hardest-smooth": smoothed(0.3, engine="hardest"),
     "paper": PRESETS["paper-noisy"],
     "derts": derts(),
     "derts-soften0": derts(soften=0.0),
@@ -55,11 +55,11 @@ VARIANTS: dict[str, Values] = {
     "derts-soften40": derts(soften=0.4),
     "derts-given-labels": derts(doubt="none"),
     "derts-soft-targets": derts(doubt="posterior"),
-    "derts-query-votes": derts(doubt="query-votes"),
+    "derts-query-votes": derts(doubt="query-votes", soften=0.0),
     "query-votes-alone": derts(
-        doubt="query-votes", engine="uniform", weights="none", drop_score="none"
+        doubt="query-votes", soften=0.0, engine="uniform", weights="none", drop_score="none"
     ),
-    "votes-alone": derts(engine="uniform", weights="none", drop_score="none"),
+    "votes-alone": derts(soften=0.0, engine="uniform", weights="none", drop_score="none"),
     "derts-bank": derts(bank=True, pool_images=0),
     "derts-all-images": derts(pool_images=0),
     "derts-fewer-images": derts(pool_images=6400),

@@ -47,7 +47,7 @@ def target_rows() -> Rows:
 
     def add(what: str, floor: str, peer: str, ours: float, aim: float, unit: str) -> None:
         met = "met" if ours <= aim else "**missed**"
-        rows.append((what, floor, peer, f"{ours:.3g}{unit}", f"≤ {aim:g}{unit}", met))
+        rows.append((what, floor, peer, f"{ours:.4g}{unit}", f"≤ {aim:g}{unit}", met))
 
     for learner in ("anil", "protonet"):
         mine = overhead[learner, "random"]["ms_per_update"]

@@ -109,6 +109,7 @@ VOTES_NAMES = {
         "derts-smooth50": "votes, smoothing 0.5",
         "derts-hardest-smooth": "votes, hardest tasks, smoothing 0.3",
         "derts-query-smooth": "votes on query labels, smoothing 0.3",
+        "derts-soften0": "votes",
         "derts-soften10": "votes, targets softened by 0.1",
         "random-smooth": "random, smoothing 0.3",
         "derts-query-votes": "votes on query labels",

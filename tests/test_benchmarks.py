@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -110,6 +112,28 @@ def test_growth_is_measured(tmp_path: Path) -> None:
     assert [row["kind"] for row in rows] == [
         kind for kind in ("tasks", "size", "images", "pool") for _ in range(2)
     ]
+
+
+def test_an_update_is_taken_apart(tmp_path: Path) -> None:
+    program("breakdown.py", "--quick", "--out", str(tmp_path / "out.json"))
+    rows = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert [row["backbone"] for row in rows] == ["cnn4", "resnet12"]
+    for row in rows:
+        parts = sum(group["ms"] for group in row["groups"].values())
+        assert 0 < parts == pytest.approx(row["kernels_ms"])
+
+
+def test_kept_memory_is_measured(tmp_path: Path) -> None:
+    program("freed_memory.py", "--quick", "--out", str(tmp_path / "out.json"))
+    rows = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert [row["freed"] for row in rows] == ["give back", "keep"] * 2
+
+
+def test_redundant_pools_are_mostly_of_common_characters(tmp_path: Path) -> None:
+    program("redundant_pools.py", "--quick", "--seeds", "0", "--out", str(tmp_path / "out.json"))
+    runs = json.loads((tmp_path / "out.json").read_text())["runs"]
+    shares = {run["variant"]: run["rare_share"] for run in runs}
+    assert shares["random"] < 0.5 < shares["random, every task as likely"]
 
 
 def test_without_a_gpu_the_kernels_are_not_checked() -> None:

@@ -141,10 +141,7 @@ class StrategyConfig:
 
     def resolved(self, learner: str) -> StrategyConfig:
         """The same with every default that depends on the learner filled in."""
-        if self.soften is not None:
-            return self
-        votes = self.name == "derts" and self.doubt in ("votes", "query-votes")
-        return replace(self, soften=KNOWN_GOOD[learner].soften if votes else 0.0)
+        return replace(self, soften=KNOWN_GOOD[learner].soften) if self.soften is None else self
 
     def images_of(self, count: int) -> int:
         """How many of `count` images a pool is drawn from (0: all)."""

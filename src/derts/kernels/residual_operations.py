@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from derts.kernels.common_operations import CommonOperations, FusedCommon, PlainCommon
-from derts.kernels.convolution import Branches, Convolution
 from derts.kernels.residual_functions import ConvLeaky, Join, JoinPixels, Norm, NormLeaky
 
 __all__ = ["FusedResidual", "Norm", "PlainResidual", "ResidualOperations"]
@@ -19,12 +18,6 @@ class ResidualOperations(CommonOperations, Protocol):
 
     def conv_leaky(self, prepared: Tensor, weight: Tensor, shift: Tensor, slope: float) -> Tensor:
         """leaky(convolution of the pixels + shift); weight [F, C, 3, 3], shift [F]."""
-
-    def conv(self, values: Tensor, weight: Tensor) -> Tensor:
-        """A 3×3 convolution; weight [F, C, 3, 3]."""
-
-    def branches(self, values: Tensor, main: Tensor, shortcut: Tensor) -> tuple[Tensor, Tensor]:
-        """3×3 and 1×1 convolutions of the same values."""
 
     def norm_leaky(self, values: Tensor, norm: Norm, slope: float) -> Tensor:
         """leaky(norm(values))."""
@@ -55,12 +48,6 @@ class PlainResidual(PlainCommon):
         values = F.conv2d(prepared.to(weight.dtype), weight, shift, padding=1)
         return F.leaky_relu(values, slope)
 
-    def conv(self, values: Tensor, weight: Tensor) -> Tensor:
-        return F.conv2d(values, weight, padding=1)
-
-    def branches(self, values: Tensor, main: Tensor, shortcut: Tensor) -> tuple[Tensor, Tensor]:
-        return F.conv2d(values, main, padding=1), F.conv2d(values, shortcut)
-
     def norm_leaky(self, values: Tensor, norm: Norm, slope: float) -> Tensor:
         return F.leaky_relu(_plain_norm(values, norm), slope)
 
@@ -84,16 +71,6 @@ class FusedResidual(FusedCommon):
     def conv_leaky(self, prepared: Tensor, weight: Tensor, shift: Tensor, slope: float) -> Tensor:
         found: Tensor = ConvLeaky.apply(  # type: ignore[no-untyped-call]
             prepared, weight, shift, slope
-        )
-        return found
-
-    def conv(self, values: Tensor, weight: Tensor) -> Tensor:
-        found: Tensor = Convolution.apply(values, weight)  # type: ignore[no-untyped-call]
-        return found
-
-    def branches(self, values: Tensor, main: Tensor, shortcut: Tensor) -> tuple[Tensor, Tensor]:
-        found: tuple[Tensor, Tensor] = Branches.apply(  # type: ignore[no-untyped-call]
-            values, main, shortcut
         )
         return found
 

@@ -18,7 +18,7 @@ from derts.tasks.pool import TaskPool
 from derts.transfer import send
 
 FEATURE_BYTES = 1 << 30  # features held at once
-ON_GPU, ON_CPU = 3200, 256  # images per forward pass
+ON_GPU, ON_CPU = 3200, 32  # images per forward pass; a CPU wants them in its caches
 GPU_STEP = 800  # a GPU library tries its algorithms anew for each new number of images
 
 

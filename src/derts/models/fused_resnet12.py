@@ -81,14 +81,11 @@ def _first_block(
 
 
 def _block(block: ResidualBlock, values: Tensor, operations: ResidualOperations) -> Tensor:
-    ((conv, norm), *layers), (shortcut_conv, shortcut_norm) = _layers(block)
-    main, shortcut = operations.branches(
-        values, conv.weight.to(values.dtype), shortcut_conv.weight.to(values.dtype)
-    )
-    main = operations.norm_leaky(main, _norm(norm, main, operations), SLOPE)
-    main, main_norm = _convolved(main, layers, operations)
-    its_norm = _norm(shortcut_norm, shortcut, operations)
-    joined = operations.join(main, main_norm, shortcut, its_norm, SLOPE)
+    layers, (conv, norm) = _layers(block)
+    shortcut = _conv(conv, values)
+    shortcut_norm = _norm(norm, shortcut, operations)
+    main, main_norm = _convolved(values, layers, operations)
+    joined = operations.join(main, main_norm, shortcut, shortcut_norm, SLOPE)
     dropped: Tensor = block.drop(joined)
     return dropped
 
@@ -99,9 +96,9 @@ def _convolved(
     """The layers, with leaky between them; the last norm is not applied but given."""
     *before, (last, last_norm) = layers
     for conv, norm in before:
-        values = operations.conv(values, conv.weight.to(values.dtype))
+        values = _conv(conv, values)
         values = operations.norm_leaky(values, _norm(norm, values, operations), SLOPE)
-    values = operations.conv(values, last.weight.to(values.dtype))
+    values = _conv(last, values)
     return values, _norm(last_norm, values, operations)
 
 
@@ -115,6 +112,10 @@ def _layer(conv: torch.nn.Module, norm: torch.nn.Module) -> Layer:
     assert isinstance(conv, torch.nn.Conv2d)
     assert isinstance(norm, BatchNorm)
     return conv, norm
+
+
+def _conv(conv: torch.nn.Conv2d, values: Tensor) -> Tensor:
+    return F.conv2d(values, conv.weight.to(values.dtype), padding=conv.padding)
 
 
 def _norm(norm: BatchNorm, values: Tensor, operations: ResidualOperations) -> Norm:

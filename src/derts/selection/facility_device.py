@@ -31,7 +31,8 @@ class DeviceDistances:
 
     def __init__(self, points: Tensor, memory_limit_gib: float) -> None:
         self.count = len(points)
-        self._grid, self.scale = unit_points(points)
+        grid, self.scale = unit_points(points)
+        self._grid = grid.contiguous()  # the kernel goes by rows
         self._height = max(1, min(self.count, BLOCK_ENTRIES // self.count))
         self.kept: Tensor | None = None
         if 4 * self.count**2 <= memory_limit_gib * 2**30:

@@ -38,7 +38,7 @@ class Drawn(NamedTuple):
     pool       as they are scored and trained on: with mended labels where votes are asked for
     given_wrong, wrong  float [N]: shares of wrong labels in each task of both, for the log alone
     reference  the pool labelled at random, where the drop rule asks for it
-    outvoted   share of the given labels that votes mended
+    outvoted   share of the given labels (query-votes: those of query images) that votes mended
     """
 
     given: TaskPool
@@ -225,14 +225,15 @@ class PoolTasks(Strategy):
         """
         if context.learner.trust is None:
             return {}
-        share = min(drawn.outvoted, self.config.soften or 0.0)
+        share, limit = drawn.outvoted, self.config.soften or 0.0
         if estimate.probabilities is not None:
             kept = ~choice.drop.to(estimate.probabilities.device)
             labels = send(drawn.pool.query_labels, kept.device)[kept]
-            share = share_of_wrong_labels(estimate.probabilities[kept], labels)
-        self.wrong_labels = context.group.same(share)
+            share, limit = share_of_wrong_labels(estimate.probabilities[kept], labels), 1.0
+        share = context.group.same(share)
+        self.wrong_labels = min(share, limit)
         context.learner.trust.noise.fill_(self.wrong_labels)
-        return {"labels_look_wrong": round(self.wrong_labels, 6)}
+        return {"labels_look_wrong": round(share, 6), "softened_by": round(self.wrong_labels, 6)}
 
     def _drawn(self, context: Context) -> Drawn:
         """This round's pool, drawn while the last round trained; then start on the next one."""

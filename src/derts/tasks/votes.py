@@ -22,7 +22,7 @@ COUNTERS_PER_LABEL = 16  # for each image and class of a pool one; more, and onl
 
 
 class Mended(NamedTuple):
-    """A pool with mended labels, and the share of its labels that were outvoted."""
+    """A pool with mended labels, and the share of its labels that votes mended."""
 
     pool: TaskPool
     outvoted: float
@@ -64,8 +64,8 @@ def mended(pool: TaskPool, support: bool = True) -> Mended:
     given = votes.gather(2, labels[:, :, None]).squeeze(2)
     voted = torch.where(most.values > given, most.indices, labels)
     differ = voted != labels
-    outvoted = float(differ.double().mean())
     if not support:
+        outvoted = float(differ[:, shots:].double().mean())
         return Mended(replace(pool, query_labels=voted[:, shots:].contiguous()), outvoted)
     changed = differ.any(1).nonzero().squeeze(1)
     if not len(changed):
@@ -84,7 +84,7 @@ def mended(pool: TaskPool, support: bool = True) -> Mended:
         query_labels=labels_of_rest.contiguous(),
         true_query_labels=true_of_rest.contiguous(),
     )
-    return Mended(labelled, outvoted)
+    return Mended(labelled, float(differ.double().mean()))
 
 
 def _votes(images: Tensor, labels: Tensor, classes: Tensor) -> Tensor:

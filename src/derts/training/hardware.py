@@ -12,6 +12,7 @@ from derts.data.table import ImageTable
 from derts.errors import DertsError
 from derts.kernels import usable_on
 from derts.learners.base import Learner
+from derts.memory import keep_freed_memory
 from derts.models import CNN4, ResNet12
 
 
@@ -41,6 +42,8 @@ def place_learner(learner: Learner[Any], config: TrainConfig, device: torch.devi
         learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if hardware.precision == "bfloat16":
         learner.precision = torch.bfloat16
+    if device.type == "cpu":
+        keep_freed_memory()
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True

@@ -1,0 +1,38 @@
+"""Freed memory that stays with the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from derts.memory import keep_freed_memory
+
+PROGRAM = """
+import resource
+import torch
+from derts.memory import keep_freed_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(8):
+        torch.empty(12_000_000).fill_(1.0)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+given_back = faults()
+assert keep_freed_memory()
+faults()
+print(given_back, faults())
+"""
+
+
+@pytest.mark.skipif(not keep_freed_memory(), reason="there is no glibc to ask")
+def test_memory_that_was_freed_is_not_fetched_again() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+    )
+    given_back, kept = map(int, done.stdout.split())
+    if not given_back:
+        pytest.skip("the system does not count page faults")
+    assert kept < given_back / 20
