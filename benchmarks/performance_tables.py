@@ -102,6 +102,20 @@ def fused_rows() -> Rows:
     return rows
 
 
+def cpu_rows() -> Rows:
+    """An update on a CPU that gives freed memory back to the system, and one that keeps it."""
+    rows: Rows = [("strategy", "freed memory", "ms per update", "of it the system's", "MiB")]
+    for row in read("freed-memory-cpu.json")["results"]:
+        share, kept = (
+            f"{100 * row['system_share']:.0f}%",
+            {"keep": "kept", "give back": "given back"},
+        )
+        rows.append(
+            (row["strategy"], kept[row["freed"]], f"{row['ms']:.0f}", share, f"{row['mib']:.0f}")
+        )
+    return rows
+
+
 def growth_rows() -> Rows:
     """Time against tasks, image size and pool size."""
     names = {"tasks": "tasks per update", "size": "pixels a side", "images": "images", "pool": "N"}
@@ -205,6 +219,7 @@ BLOCKS: dict[Path, dict[str, Callable[[], Rows]]] = {
         "updates": update_rows,
         "accuracy": fused_rows,
         "overhead": overhead_rows,
+        "cpu": cpu_rows,
         "growth": growth_rows,
         "kernels": kernel_rows,
     },

@@ -146,9 +146,23 @@ def clean_rows() -> Rows:
     return rows
 
 
+def redundant_rows() -> Rows:
+    """Pools in which most tasks repeat each other."""
+    found = Comparison(read("redundant-pools-cpu.json")["runs"])
+    rows: Rows = [("strategy", "accuracy", "− random", "of its training, rare tasks")]
+    for name in found.variants:
+        accuracy = str(over_seeds(list(found.accuracies(name).values())))
+        difference = "" if name == "random" else found.difference(name, "random").shown("+")
+        share = found.mean(name, lambda run: run["rare_share"])
+        assert share is not None
+        rows.append((name, accuracy, difference, f"{100 * share:.0f}%"))
+    return rows
+
+
 BLOCKS: dict[str, Callable[[], Rows]] = {
     "tried": tried_rows,
     "swapped": swapped_rows,
     "votes": votes_rows,
     "clean": clean_rows,
+    "redundant": redundant_rows,
 }
