@@ -56,7 +56,7 @@ class ResidualBlock(nn.Module):
             y = norm(conv(y))
             if number < 2:
                 y = F.leaky_relu(y, SLOPE)
-        y = F.max_pool2d(F.leaky_relu(y + self.shortcut(x), SLOPE), 2)
+        y = F.leaky_relu(F.max_pool2d(y + self.shortcut(x), 2), SLOPE)  # as in CNN4's blocks
         dropped: torch.Tensor = self.drop(y)
         return dropped
 
