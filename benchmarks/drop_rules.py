@@ -54,8 +54,6 @@ SWAPPED: dict[str, Values] = {
         }
     },
     "derts": {"strategy": {"name": "derts"}},
-    "derts, targets softened by 0.1": {"strategy": {"name": "derts", "soften": 0.1}},
-    "derts, targets softened by 0.4": {"strategy": {"name": "derts", "soften": 0.4}},
 }
 SWAPS: Values = {
     "tasks": {"noise": "swap", "swap_rate": 2.8},  # of the ten images that a class has in a task

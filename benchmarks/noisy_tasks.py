@@ -36,8 +36,8 @@ def swapped(rate: float) -> Values:
 
 
 def smoothed(share: float, **strategy: object) -> Values:
-    """The same with that share of every target spread over all classes, mended or not."""
-    return {**derts(soften=0.0, **strategy), "learner": {"smoothing": share}}
+    """The same with that share of every target spread over all classes."""
+    return {**derts(**strategy), "learner": {"smoothing": share}}
 
 
 VARIANTS: dict[str, Values] = {
@@ -49,17 +49,15 @@ VARIANTS: dict[str, Values] = {
     "derts-hardest-smooth": smoothed(0.3, engine="hardest"),
     "paper": PRESETS["paper-noisy"],
     "derts": derts(),
-    "derts-soften0": derts(soften=0.0),
-    "derts-soften10": derts(soften=0.1),
-    "derts-soften25": derts(soften=0.25),
-    "derts-soften40": derts(soften=0.4),
+    "random-hard": {"strategy": {"name": "random"}, "learner": {"smoothing": 0.0}},
+    "derts-hard": smoothed(0.0),
     "derts-given-labels": derts(doubt="none"),
     "derts-soft-targets": derts(doubt="posterior"),
-    "derts-query-votes": derts(doubt="query-votes", soften=0.0),
+    "derts-query-votes": derts(doubt="query-votes"),
     "query-votes-alone": derts(
-        doubt="query-votes", soften=0.0, engine="uniform", weights="none", drop_score="none"
+        doubt="query-votes", engine="uniform", weights="none", drop_score="none"
     ),
-    "votes-alone": derts(soften=0.0, engine="uniform", weights="none", drop_score="none"),
+    "votes-alone": derts(engine="uniform", weights="none", drop_score="none"),
     "derts-bank": derts(bank=True, pool_images=0),
     "derts-all-images": derts(pool_images=0),
     "derts-fewer-images": derts(pool_images=6400),

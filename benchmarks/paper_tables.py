@@ -53,19 +53,25 @@ def _measured(file: Path, markdown: Markdown) -> str:
         rows.append(tuple(texts))
     notes = "\n".join(f"{note}\n" for note in report.notes[1:] if "not run" not in note)
     if since:
-        notes += f"\n†: made before the preset had {', '.join(since)}; to be run again.\n"
+        notes += f"\n†: made before the recipe had {', '.join(since)}; to be run again.\n"
     return f"### {report.name}: {report.title}\n\n`{file.name}`. {notes}\n{markdown(rows)}\n"
 
 
 def _changed(cell: Cell, outcome: Outcome) -> list[str]:
-    """The strategy's settings that the recipe has otherwise today."""
-    if cell.setting.strategy in ("random", "us", "ats"):  # the other settings do not touch them
-        return []
-    config = make_config(cell.setting, outcome.seed, Scale({}))
-    today = as_values(config)["strategy"]
-    then = {**as_values(AS_IT_WAS)["strategy"], **outcome.config["strategy"]}
-    names = [name for name in today if name != "warmup" and today[name] != then[name]]
-    return [f"`--strategy.{name.replace('_', '-')} {today[name]}`" for name in names]
+    """Settings of learner and strategy that the recipe has otherwise today."""
+    today = as_values(make_config(cell.setting, outcome.seed, Scale({})))
+    was, found = as_values(AS_IT_WAS), []
+    for part in ("learner", "strategy"):
+        if part == "strategy" and cell.setting.strategy in ("random", "us", "ats"):
+            continue  # the settings of derts do not touch them
+        then = {**was[part], **outcome.config[part]}
+        names = [name for name in today[part] if today[part][name] != then[name]]
+        found += [
+            f"`--{part}.{name.replace('_', '-')} {today[part][name]}`"
+            for name in names
+            if name != "warmup"
+        ]
+    return found
 
 
 def _not_run(files: list[Path], markdown: Markdown) -> str:

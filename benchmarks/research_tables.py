@@ -110,7 +110,7 @@ VOTES_NAMES = {
         "derts-hardest-smooth": "votes, hardest tasks, smoothing 0.3",
         "derts-query-smooth": "votes on query labels, smoothing 0.3",
         "derts-soften0": "votes",
-        "derts-soften10": "votes, targets softened by 0.1",
+        "derts-soften10": "votes, smoothing 0.125",
         "random-smooth": "random, smoothing 0.3",
         "derts-query-votes": "votes on query labels",
         "query-votes-alone": "votes on query labels, tasks at random",
@@ -118,9 +118,9 @@ VOTES_NAMES = {
 }
 VOTES_NAMES["softening-validation-h200.json"] = {
     "derts-soften0": "votes",
-    "derts-soften10": "votes, targets softened by 0.1",
-    "derts-soften25": "votes, targets softened by 0.25",
-    "derts-soften40": "votes, targets softened by 0.4",
+    "derts-soften10": "votes, smoothing 0.125",
+    "derts-soften25": "votes, smoothing 0.31",
+    "derts-soften40": "votes, smoothing 0.5",
 }
 VOTES_NAMES["long-protonet-validation-h200.json"] = VOTES_NAMES["long-anil-validation-h200.json"]
 
@@ -159,10 +159,27 @@ def redundant_rows() -> Rows:
     return rows
 
 
+def soft_rows() -> Rows:
+    """Label smoothing with both learners, on glyphs."""
+    runs = read("soft-targets-cpu.json")["runs"]
+    shares = (0.0, 0.5)
+    rows: Rows = [("learner", "tasks", *(f"smoothing {share:g}" for share in shares), "difference")]
+    kinds = {"random": "random, swapped", "derts": "derts, swapped"}
+    kinds["random, clean tasks"] = "random, clean"
+    for learner in dict.fromkeys(run["learner"] for run in runs):
+        found = Comparison([run for run in runs if run["learner"] == learner])
+        for name, kind in kinds.items():
+            hard, soft = (f"{name}, smoothing {share:g}" for share in shares)
+            cells = [str(over_seeds(list(found.accuracies(one).values()))) for one in (hard, soft)]
+            rows.append((learner, kind, *cells, found.difference(soft, hard).shown("+")))
+    return rows
+
+
 BLOCKS: dict[str, Callable[[], Rows]] = {
     "tried": tried_rows,
     "swapped": swapped_rows,
     "votes": votes_rows,
     "clean": clean_rows,
     "redundant": redundant_rows,
+    "soft": soft_rows,
 }

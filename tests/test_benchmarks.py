@@ -62,7 +62,7 @@ def test_streaming_runs(tmp_path: Path) -> None:
 def test_drop_rules_runs(tmp_path: Path) -> None:
     words = ["--quick", "--seeds", "0", "--out", str(tmp_path / "out.json")]
     assert len(program("drop_rules.py", *words).splitlines()) == 7
-    assert len(program("drop_rules.py", *words, "--noise", "swap").splitlines()) == 8
+    assert len(program("drop_rules.py", *words, "--noise", "swap").splitlines()) == 6
 
 
 def test_noisy_tasks_runs_and_never_makes_a_run_twice(tmp_path: Path) -> None:
@@ -127,6 +127,11 @@ def test_kept_memory_is_measured(tmp_path: Path) -> None:
     program("freed_memory.py", "--quick", "--out", str(tmp_path / "out.json"))
     rows = json.loads((tmp_path / "out.json").read_text())["results"]
     assert [row["freed"] for row in rows] == ["give back", "keep"] * 2
+
+
+def test_soft_targets_runs(tmp_path: Path) -> None:
+    words = ["--quick", "--seeds", "0", "--learners", "anil", "--out", str(tmp_path / "out.json")]
+    assert len(program("soft_targets.py", *words).splitlines()) == 6
 
 
 def test_redundant_pools_are_mostly_of_common_characters(tmp_path: Path) -> None:

@@ -73,8 +73,7 @@ def test_resolving_fills_in_what_depends_on_the_learner() -> None:
     assert config.learner.inner_lr == 0.1
     assert config.learner.feature_scale == 0.1
     assert config.optimiser.lr == 0.005
-    assert config.strategy.soften == 0.4
-    assert TrainConfig().resolved().strategy.soften == 0
-    assert apply_presets(["paper"], config).resolved().strategy.soften == 0
+    assert config.learner.smoothing == 0.5
+    assert TrainConfig().resolved().learner.smoothing == 0
     assert config.resolved() == config
     assert with_values(config, {"updates": 5}, "here").updates == 5

@@ -14,15 +14,15 @@ class KnownGood(NamedTuple):
     inner_lr: float
     feature_scale: float
     lr: float
-    soften: float
+    smoothing: float
 
 
 MANY = 10**9
 
 KNOWN_GOOD = {
-    "protonet": KnownGood(inner_lr=0.0, feature_scale=1.0, lr=0.004, soften=0.0),
-    "anil": KnownGood(inner_lr=0.5, feature_scale=0.1, lr=0.005, soften=0.4),
-    "maml": KnownGood(inner_lr=0.1, feature_scale=0.3, lr=0.001, soften=0.0),
+    "protonet": KnownGood(inner_lr=0.0, feature_scale=1.0, lr=0.004, smoothing=0.0),
+    "anil": KnownGood(inner_lr=0.5, feature_scale=0.1, lr=0.005, smoothing=0.5),
+    "maml": KnownGood(inner_lr=0.1, feature_scale=0.3, lr=0.001, smoothing=0.0),
 }
 
 
@@ -82,15 +82,17 @@ class LearnerConfig:
     """protonet: squared distances are divided by this."""
     first_order: bool = False
     """anil, maml: ignore second derivatives."""
-    smoothing: float = 0.0
-    """Share of a query image's target that is spread over all classes in the outer loss."""
+    smoothing: float | None = None
+    """Share of a query image's target that is spread over all classes in the outer loss (default:
+    what is known to work for the learner)."""
 
     def resolved(self) -> LearnerConfig:
         """The same with every default that depends on the learner filled in."""
         known = KNOWN_GOOD[self.name]
         inner_lr = known.inner_lr if self.inner_lr is None else self.inner_lr
         scale = known.feature_scale if self.feature_scale is None else self.feature_scale
-        return replace(self, inner_lr=inner_lr, feature_scale=scale)
+        smoothing = known.smoothing if self.smoothing is None else self.smoothing
+        return replace(self, inner_lr=inner_lr, feature_scale=scale, smoothing=smoothing)
 
 
 @dataclass(frozen=True)
@@ -133,15 +135,8 @@ class StrategyConfig:
     doubt: Literal["none", "votes", "query-votes", "posterior"] = "votes"
     """Labels inside tasks: as given; as most of the tasks that an image is in have it; or, for
     query images, what is probable by the given label and the model."""
-    soften: float | None = None
-    """votes: train on targets as uncertain as the labels were, by the share of them that was
-    outvoted, but at most so much (default: what is known to work for the learner)."""
     drop_when: Literal["before", "after"] = "before"
     """derts: drop noisy tasks before or after selecting."""
-
-    def resolved(self, learner: str) -> StrategyConfig:
-        """The same with every default that depends on the learner filled in."""
-        return replace(self, soften=KNOWN_GOOD[learner].soften) if self.soften is None else self
 
     def images_of(self, count: int) -> int:
         """How many of `count` images a pool is drawn from (0: all)."""
@@ -254,7 +249,6 @@ class TrainConfig:
             ("learner.feature-scale", learner.feature_scale, 1e-9, 1e9),
             ("learner.distance-divisor", learner.distance_divisor, 1e-9, 1e9),
             ("learner.smoothing", learner.smoothing, 0, 0.99),
-            ("strategy.soften", strategy.soften, 0, 1),
             ("optimiser.lr", optimiser.lr, 1e-12, 1e4),
             ("optimiser.weight-decay", optimiser.weight_decay, 0, 1e4),
             ("optimiser.clip", optimiser.clip, 0, 1e12),
@@ -283,6 +277,5 @@ class TrainConfig:
         return replace(
             self,
             learner=self.learner.resolved(),
-            strategy=self.strategy.resolved(self.learner.name),
             optimiser=replace(self.optimiser, lr=lr),
         )

@@ -26,7 +26,6 @@ LITERAL = {
     "batching": "shuffled",
     "pool_images": 0,
     "doubt": "none",
-    "soften": 0.0,
 }
 """The paper's method to the letter, but for the drop rule of its noisy setting."""
 

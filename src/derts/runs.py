@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from derts import __version__
-from derts.config import StrategyConfig, TrainConfig
+from derts.config import LearnerConfig, StrategyConfig, TrainConfig
 from derts.config_file import read_config, to_toml
 from derts.errors import DertsError
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 Event = dict[str, Any]
 KEEP_ROUNDS = 3
 # what a setting that a run's config does not name was when it was written
-AS_IT_WAS = TrainConfig(strategy=StrategyConfig(pool_images=0, doubt="none", soften=0.0))
+AS_IT_WAS = TrainConfig(
+    learner=LearnerConfig(smoothing=0.0), strategy=StrategyConfig(pool_images=0, doubt="none")
+)
 LOCK = ".lock"
 """The file that a process which writes to a run folder holds."""
 

@@ -88,7 +88,8 @@ def anil_loss(model: AnyLearner, pool: TaskPool, task: int) -> torch.Tensor:
         loss = F.cross_entropy(support @ weight.T + bias, pool.support_labels[task])
         steps = torch.autograd.grad(loss, (weight, bias), create_graph=not model.first_order)
         weight, bias = weight - 0.3 * steps[0], bias - 0.3 * steps[1]  # type: ignore[assignment]
-    return F.cross_entropy(query @ weight.T + bias, pool.query_labels[task])
+    logits = query @ weight.T + bias
+    return F.cross_entropy(logits, pool.query_labels[task], label_smoothing=model.smoothing)
 
 
 def maml_loss(model: AnyLearner, pool: TaskPool, task: int) -> torch.Tensor:

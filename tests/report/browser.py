@@ -52,8 +52,13 @@ class Browser:
             raise AssertionError(error.read().decode()) from None
 
     def open(self, page: Path) -> None:
-        """Show a page from disk."""
+        """Show a page from disk; a busy machine may still be at the blank one when it is asked."""
         self._call("POST", self.session + "/url", {"url": page.resolve().as_uri()})
+        for _ in range(100):
+            if self.run("return location.protocol + document.readyState") == "file:complete":
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"the browser does not show {page}")
 
     def resize(self, width: int, height: int) -> None:
         """Pretend to be a screen of this size."""

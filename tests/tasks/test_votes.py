@@ -30,11 +30,6 @@ def test_noise_that_each_task_draws_anew_is_mended(
     mended = mend_labels(pool)
     assert float(pool.mislabelled().mean()) > 0.35
     assert float(mended.mislabelled().mean()) < 0.005
-    wrong = torch.cat((pool.support_labels, pool.query_labels), 1) != torch.cat(
-        (pool.true_support_labels, pool.true_query_labels), 1
-    )
-    assert votes.mended(pool).outvoted == pytest.approx(float(wrong.float().mean()), abs=0.005)
-    assert votes.mended(mended).outvoted < 0.005
     # the true class of an image is its own label in the table: nothing else is called right
     assert pool.classes is not None
     for images, true in (

@@ -63,12 +63,13 @@ def test_settings_that_an_old_config_does_not_name_are_as_they_were(tmp_path: Pa
     kept = [
         line
         for line in config.read_text().splitlines()
-        if not re.match(r"(pool_images|doubt|soften) =", line)
+        if not re.match(r"(pool_images|doubt|smoothing) =", line)
     ]
     assert Run.open(run.path).config.strategy.doubt == "votes"
     config.write_text("\n".join(kept))
     strategy = Run.open(run.path).config.strategy
-    assert (strategy.pool_images, strategy.doubt, strategy.soften) == (0, "none", 0)
+    assert (strategy.pool_images, strategy.doubt) == (0, "none")
+    assert Run.open(run.path).config.learner.smoothing == 0
 
 
 def set_strategy(**values: Any) -> Callable[[State], object]:

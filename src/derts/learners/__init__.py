@@ -52,6 +52,7 @@ def build_learner(
                 feature_scale=learner.feature_scale,
                 first_order=learner.first_order,
             )
+    assert learner.smoothing is not None
     built.smoothing = learner.smoothing
     built.per_task_statistics = model.batch_norm == "task" and learner.name != "maml"
     return built

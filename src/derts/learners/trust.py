@@ -1,4 +1,4 @@
-"""How far a query image's label is believed.
+"""How far a query image's given label is believed beside what the model says.
 
 For labels that are swapped inside every task, so that no task can be dropped for it.
 """
@@ -18,9 +18,6 @@ MOST_NOISE = 0.7  # of labels: more, and the model cannot tell right from wrong 
 class Trust:
     """Soft targets for the outer loss, once `noise`, the share of wrong labels, is known.
 
-    A label is right with probability 1 − noise, else any other is equally likely. `by_model`: the
-    model's own probabilities decide between them.
-
     >>> trust = Trust(torch.device("cpu"))
     >>> logits, labels = torch.tensor([[0.0, 2.0, 0.0]]), torch.tensor([0])
     >>> trust.targets(logits, labels)
@@ -29,23 +26,21 @@ class Trust:
     tensor(0.4000)
     >>> trust.targets(logits, labels)
     tensor([[0.2634, 0.6488, 0.0878]])
-    >>> trust.by_model = False
-    >>> trust.targets(logits, labels)
-    tensor([[0.6000, 0.2000, 0.2000]])
     """
 
-    def __init__(self, device: torch.device, by_model: bool = True) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.noise = torch.zeros((), device=device)
-        self.by_model = by_model
 
     def targets(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Logits [..., way], labels [...] -> probabilities of the true labels, no graph."""
+        """Logits [..., way], given labels [...] -> probabilities of the true labels, no graph.
+
+        A label is right with probability 1 − noise, else any other is equally likely; the model's
+        probabilities decide between them.
+        """
         way = logits.shape[-1]
         given = F.one_hot(labels, way).to(logits.dtype)
         other = self.noise.to(logits.dtype) / (way - 1)
         prior = given * (1 - other * way) + other
-        if not self.by_model:
-            return prior
         weighted = prior * logits.detach().softmax(-1)
         return weighted / weighted.sum(-1, keepdim=True).clamp(min=1e-30)
 

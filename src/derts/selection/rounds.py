@@ -24,7 +24,7 @@ from derts.selection.choice import Choice, Pick, Seed, choose, needs_reference
 from derts.selection.record import RoundRecord
 from derts.selection.strategy import Context, MetaBatch, State, Strategy, draw_one
 from derts.tasks.pool import TaskPool
-from derts.tasks.votes import mended
+from derts.tasks.votes import mend_labels
 from derts.threads import one_thread
 from derts.transfer import send
 
@@ -38,7 +38,6 @@ class Drawn(NamedTuple):
     pool       as they are scored and trained on: with mended labels where votes are asked for
     given_wrong, wrong  float [N]: shares of wrong labels in each task of both, for the log alone
     reference  the pool labelled at random, where the drop rule asks for it
-    outvoted   share of the given labels (query-votes: those of query images) that votes mended
     """
 
     given: TaskPool
@@ -46,7 +45,6 @@ class Drawn(NamedTuple):
     given_wrong: torch.Tensor
     wrong: torch.Tensor
     reference: TaskPool | None
-    outvoted: float
 
 
 class PoolTasks(Strategy):
@@ -73,10 +71,9 @@ class PoolTasks(Strategy):
         self._checked = True
         task = draw_one(context, self.config.images_of(len(context.images)))
         if self.config.doubt in VOTING:
-            mended(task)
-        by_model = self.config.doubt == "posterior"
-        if by_model or (self.config.doubt in VOTING and self.config.soften):
-            context.learner.trust = Trust(context.learner.device, by_model)
+            mend_labels(task)
+        if self.config.doubt == "posterior":
+            context.learner.trust = Trust(context.learner.device)
         if self.config.bank:
             self.bank = self._make_bank(context)
         possible = usable_estimates(context.learner)
@@ -158,8 +155,7 @@ class PoolTasks(Strategy):
         clock.settle("update")
         before = dict(clock.seconds)
         with clock.phase("pool"):
-            drawn = self._drawn(context)
-        pool = drawn.pool
+            given, pool, given_wrong, wrong, reference = self._drawn(context)
         if self.bank is not None and self.round == 0:
             self.bank.expire()  # it holds the whole warm-up
         estimate = estimate_pool(
@@ -167,7 +163,7 @@ class PoolTasks(Strategy):
             context.images,
             pool,
             (config.estimate,),
-            reference=drawn.reference,
+            reference=reference,
             probabilities=config.doubt == "posterior",
             clock=clock,
             only=context.group.part(len(pool)),
@@ -179,7 +175,7 @@ class PoolTasks(Strategy):
             seed: Seed = (context.seed, "round", self.round)
             choice = choose(config, estimate, context.meta_batch, seed, self.pick, context.group)
             decided = context.group.same((list(choice.batches), choice.weights))
-            doubt = self._doubt(context, estimate, drawn, choice)
+            doubt = self._doubt(context, estimate, pool, choice)
         self.batches, self.weights = decided
         self._pool, self.position = pool, 0
         spent = {
@@ -192,10 +188,7 @@ class PoolTasks(Strategy):
                 "update": context.update,
                 "seconds": {name: value for name, value in spent.items() if value},
                 **choice.record(),
-                "noise": {
-                    "pool": mean_share(drawn.given_wrong),
-                    **noise_record(drawn.wrong, choice),
-                },
+                "noise": {"pool": mean_share(given_wrong), **noise_record(wrong, choice)},
                 **doubt,
             }
         )
@@ -204,8 +197,8 @@ class PoolTasks(Strategy):
                 rows = estimate.gradients[config.estimate]
                 context.keep_round(
                     RoundRecord.of(
-                        drawn.given,
-                        drawn.wrong,
+                        given,
+                        wrong,
                         context.images,
                         rows,
                         estimate,
@@ -217,23 +210,17 @@ class PoolTasks(Strategy):
         self.round += 1
 
     def _doubt(
-        self, context: Context, estimate: PoolEstimate, drawn: Drawn, choice: Choice
+        self, context: Context, estimate: PoolEstimate, pool: TaskPool, choice: Choice
     ) -> dict[str, Any]:
-        """Tell the learner how many labels are wrong: outvoted, or by the model's probabilities.
-
-        Of the latter, those of tasks that do not look noisy.
-        """
-        if context.learner.trust is None:
+        """Tell the learner which labels to believe, from tasks that do not look noisy."""
+        if context.learner.trust is None or estimate.probabilities is None:
             return {}
-        share, limit = drawn.outvoted, self.config.soften or 0.0
-        if estimate.probabilities is not None:
-            kept = ~choice.drop.to(estimate.probabilities.device)
-            labels = send(drawn.pool.query_labels, kept.device)[kept]
-            share, limit = share_of_wrong_labels(estimate.probabilities[kept], labels), 1.0
-        share = context.group.same(share)
-        self.wrong_labels = min(share, limit)
+        kept = ~choice.drop.to(estimate.probabilities.device)
+        labels = send(pool.query_labels, kept.device)[kept]
+        share = share_of_wrong_labels(estimate.probabilities[kept], labels)
+        self.wrong_labels = context.group.same(share)
         context.learner.trust.noise.fill_(self.wrong_labels)
-        return {"labels_look_wrong": round(share, 6), "softened_by": round(self.wrong_labels, 6)}
+        return {"labels_look_wrong": round(self.wrong_labels, 6)}
 
     def _drawn(self, context: Context) -> Drawn:
         """This round's pool, drawn while the last round trained; then start on the next one."""
@@ -244,9 +231,9 @@ class PoolTasks(Strategy):
 
     def _draw(self, context: Context, number: int) -> Drawn:
         given = self._given(context, number)
-        pool, outvoted = given, 0.0
+        pool = given
         if self.config.doubt in VOTING:
-            pool, outvoted = mended(given, support=self.config.doubt == "votes")
+            pool = mend_labels(given, support=self.config.doubt == "votes")
         reference = None
         if needs_reference(self.config):
             reference = with_random_labels(pool, (context.seed, "reference", number))
@@ -254,7 +241,7 @@ class PoolTasks(Strategy):
         wrong = given_wrong if pool is given else pool.mislabelled()
         if context.learner.device.type == "cuda":
             pool, reference = pool.pinned(), reference and reference.pinned()
-        return Drawn(given, pool, given_wrong, wrong, reference, outvoted)
+        return Drawn(given, pool, given_wrong, wrong, reference)
 
     def _given(self, context: Context, number: int) -> TaskPool:
         """Pool `number` as it is drawn."""

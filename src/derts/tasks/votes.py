@@ -8,7 +8,6 @@ votes agree, and nothing is changed.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,13 +18,6 @@ from derts.tasks.pool import TaskPool
 
 ENOUGH = 8  # labels per image of a pool: with fewer, votes mend some of a noisy task and hide it
 COUNTERS_PER_LABEL = 16  # for each image and class of a pool one; more, and only pairs that occur
-
-
-class Mended(NamedTuple):
-    """A pool with mended labels, and the share of its labels that votes mended."""
-
-    pool: TaskPool
-    outvoted: float
 
 
 def mend_labels(pool: TaskPool, support: bool = True) -> TaskPool:
@@ -44,11 +36,6 @@ def mend_labels(pool: TaskPool, support: bool = True) -> TaskPool:
     >>> f"{pool.mislabelled().mean():.2f} -> {mend_labels(pool).mislabelled().mean():.2f}"
     '0.28 -> 0.00'
     """
-    return mended(pool, support).pool
-
-
-def mended(pool: TaskPool, support: bool = True) -> Mended:
-    """The same as `mend_labels`, and how many labels it is about."""
     if pool.classes is None:
         raise DertsError(
             "votes need the classes that a pool's labels stand for, the same in all tasks: make it "
@@ -58,24 +45,22 @@ def mended(pool: TaskPool, support: bool = True) -> Mended:
     images = torch.cat((pool.support, pool.query), 1)
     labels = torch.cat((pool.support_labels, pool.query_labels), 1)
     if images.numel() < ENOUGH * len(images.unique()):
-        return Mended(pool, 0.0)
+        return pool
     votes = _votes(images, labels, pool.classes)
     most = votes.max(2)
     given = votes.gather(2, labels[:, :, None]).squeeze(2)
     voted = torch.where(most.values > given, most.indices, labels)
-    differ = voted != labels
     if not support:
-        outvoted = float(differ[:, shots:].double().mean())
-        return Mended(replace(pool, query_labels=voted[:, shots:].contiguous()), outvoted)
-    changed = differ.any(1).nonzero().squeeze(1)
+        return replace(pool, query_labels=voted[:, shots:].contiguous())
+    changed = (voted != labels).any(1).nonzero().squeeze(1)
     if not len(changed):
-        return Mended(pool, 0.0)
+        return pool
     order = torch.arange(labels.shape[1]).expand_as(labels).clone()
     order[changed] = _support_first(voted[changed], shots, pool.way)
     true = torch.cat((pool.true_support_labels, pool.true_query_labels), 1)
     parts = [values.gather(1, order).tensor_split([shots], 1) for values in (images, voted, true)]
     (first, rest), (first_labels, labels_of_rest), (first_true, true_of_rest) = parts
-    labelled = replace(
+    return replace(
         pool,
         support=first.contiguous(),
         support_labels=first_labels.contiguous(),
@@ -84,7 +69,6 @@ def mended(pool: TaskPool, support: bool = True) -> Mended:
         query_labels=labels_of_rest.contiguous(),
         true_query_labels=true_of_rest.contiguous(),
     )
-    return Mended(labelled, float(differ.double().mean()))
 
 
 def _votes(images: Tensor, labels: Tensor, classes: Tensor) -> Tensor:
