@@ -88,8 +88,8 @@ aim of 61 (`results/baseline-first-h200.json`). That, a test result, is why it w
 seed each, in a scan that printed test accuracy too and was not kept. Its test accuracy is to that
 extent chosen. ANIL's recipe is SPEC's, unchanged (a rate of 0.0025 was tried and was no better).
 MAML's inner loop is one of three tried on validation classes, not the best by 0.7 points but
-twice as fast. ANIL's known-good values have label smoothing since ([research-log.md](
-research-log.md)); these runs are without.
+twice as fast. ANIL's known-good values have label smoothing since
+([research-log.md](research-log.md)); these runs are without.
 
 {markdown(rows)}
 """
