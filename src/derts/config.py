@@ -275,7 +275,5 @@ class TrainConfig:
         """
         lr = KNOWN_GOOD[self.learner.name].lr if self.optimiser.lr is None else self.optimiser.lr
         return replace(
-            self,
-            learner=self.learner.resolved(),
-            optimiser=replace(self.optimiser, lr=lr),
+            self, learner=self.learner.resolved(), optimiser=replace(self.optimiser, lr=lr)
         )
