@@ -27,6 +27,18 @@ def update_rows() -> Rows:
     return rows
 
 
+def breakdown_rows() -> Rows:
+    """What an update's kernels are for, and their time."""
+    rows: Rows = [("backbone", "what", "ms", "of the kernels' time", "launches")]
+    for row in read("breakdown-h200.json")["results"]:
+        on_the_clock = f"one update on the clock: {row['ms']:.2f} ms"
+        rows.append((row["backbone"], on_the_clock, f"{row['kernels_ms']:.2f}", "100%", ""))
+        for name, group in row["groups"].items():
+            share = f"{100 * group['ms'] / row['kernels_ms']:.1f}%"
+            rows.append(("", name, f"{group['ms']:.2f}", share, f"{group['launches']:.0f}"))
+    return rows
+
+
 def overheads() -> dict[tuple[str, str], Values]:
     """What strategies cost, by learner and strategy; ATS as it was measured last."""
     files = ("overhead-h200.json", "overhead-ats-h200.json")
@@ -217,6 +229,7 @@ BLOCKS: dict[Path, dict[str, Callable[[], Rows]]] = {
     ROOT / "docs" / "performance.md": {
         "aims": target_rows,
         "updates": update_rows,
+        "breakdown": breakdown_rows,
         "accuracy": fused_rows,
         "overhead": overhead_rows,
         "cpu": cpu_rows,
