@@ -90,6 +90,16 @@ def test_a_shorter_run_stands_beside_the_papers_number_after_as_many_updates() -
     assert full.verdict == "at least theirs"  # 62.83 would be after 10000
 
 
+def test_a_point_inside_the_warm_up_has_no_difference_to_random() -> None:
+    found, outcomes = ablation()
+    (setting,) = {cell.setting for cell in found if cell.setting.variant == "derts"}
+    for warmup, expected in ((10000, "none: all of it warm-up"), (9999, "+3.00 ± 0.00")):
+        config = {"strategy": {"warmup": warmup}}
+        seeds = outcomes[setting, 1.0]
+        outcomes[setting, 1.0] = {s: replace(one, config=config) for s, one in seeds.items()}
+        assert row("derts", found, outcomes)[0][COLUMN["ours − random"]] == expected
+
+
 def test_what_was_not_run_is_said_in_words() -> None:
     found, outcomes = ablation()
     texts, verdict = row("derts, no weights", found, outcomes)

@@ -91,7 +91,9 @@ def _row(cell: Cell, outcomes: Outcomes, at_updates: Mapping[tuple[Setting, int]
         random = _values(outcomes.get((setting.baseline(), cell.fraction), {}), metric)
         both = sorted(values.keys() & random.keys())
         difference = "random not run"
-        if both:
+        if all(_only_warm_up(one) for one in seeds.values()):
+            difference = "none: all of it warm-up"
+        elif both:
             pair = paired_difference([values[s] for s in both], [random[s] for s in both])
             difference = _shown(pair, digits, "+")
     updates = sorted({one.updates for one in seeds.values()})
@@ -106,6 +108,12 @@ def _row(cell: Cell, outcomes: Outcomes, at_updates: Mapping[tuple[Setting, int]
     each = f"{sum(times) / len(times):.3f}" if times else ""
     texts = (*head, theirs, _shown(ours, digits), difference, str(len(values)), count, each)
     return Row(texts, _verdict(beside, ours.mean))
+
+
+def _only_warm_up(outcome: Outcome) -> bool:
+    """Whether training had not come to the strategy yet: random tasks up to here."""
+    warmup = outcome.config.get("strategy", {}).get("warmup", 0)
+    return 0 < outcome.updates <= int(warmup)
 
 
 def _theirs(cell: Cell) -> str:
