@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from derts.config_file import as_values
@@ -13,10 +14,12 @@ from derts.reproduce.recipe import NAMES, Cell, cells
 from derts.reproduce.report import HEADING, OURS
 from derts.reproduce.scale import Scale
 from derts.runs import AS_IT_WAS
+from derts.statistics import over_seeds, paired_difference
 
 Rows = list[tuple[str, ...]]
 Markdown = Callable[[Rows], str]
 STRATEGY = HEADING.index("strategy")
+SEEDS = 3
 UNUSED = ("figure2", "case-study")  # curves and pictures of runs, no numbers of their own
 
 
@@ -32,6 +35,28 @@ def paper_experiments(results: Path, markdown: Markdown) -> str:
     parts += [_measured(file, markdown) for file in files]
     parts.append(_not_run(files, markdown))
     return "\n".join(parts)
+
+
+def readme_of_paper(results: Path) -> Rows:
+    """What README.md shows of it: five shots, where all three strategies have three seeds."""
+    rows: Rows = []
+    for name in ("table4-x0.25", "table1", "table3-x0.3"):
+        outcomes = load_outcomes(results / f"reproduce-{name}.json")[1]
+        for (setting, fraction), random in outcomes.items():
+            others = [replace(setting, strategy=other) for other in ("paper", "derts")]
+            found = [random, *(outcomes.get((other, fraction), {}) for other in others)]
+            seeds = sorted(random)
+            complete = all(sorted(one) == seeds for one in found) and len(seeds) == SEEDS
+            if setting.strategy != "random" or setting.shot != 5 or not complete:
+                continue
+            values = [[one[seed].accuracy for seed in seeds] for one in found]
+            what = f"{100 * setting.noise:.0f}% of labels swapped" if setting.noise else "clean"
+            classes = f", {setting.classes} classes" if setting.classes else ""
+            means = [f"{over_seeds(one).mean:.2f}" for one in values]
+            difference = paired_difference(values[2], values[0]).shown("+")
+            updates = str(random[seeds[0]].updates)
+            rows.append((f"{setting.learner}, {what}{classes}", updates, *means, difference))
+    return rows
 
 
 def _measured(file: Path, markdown: Markdown) -> str:

@@ -134,6 +134,15 @@ def test_soft_targets_runs(tmp_path: Path) -> None:
     assert len(program("soft_targets.py", *words).splitlines()) == 6
 
 
+def test_staleness_compares_fresh_features_with_those_of_a_bank(tmp_path: Path) -> None:
+    words = ["--quick", "--seeds", "0", "--out", str(tmp_path / "out.json")]
+    assert len(program("staleness.py", *words).splitlines()) == 6
+    for row in json.loads((tmp_path / "out.json").read_text())["results"]:
+        assert 0 < row["kept"] <= 1
+        fresh, stale = row["rank_correlation"].values()
+        assert fresh != stale
+
+
 def test_redundant_pools_are_mostly_of_common_characters(tmp_path: Path) -> None:
     program("redundant_pools.py", "--quick", "--seeds", "0", "--out", str(tmp_path / "out.json"))
     runs = json.loads((tmp_path / "out.json").read_text())["runs"]

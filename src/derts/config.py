@@ -53,6 +53,21 @@ class TaskConfig:
 
 
 @dataclass(frozen=True)
+class AugmentConfig:
+    """How training images are changed each time that an update sees them."""
+
+    mirror: bool = False
+    """Left and right change places in half of them."""
+    shift: int = 0
+    """Moved by at most so many pixels each way; edges are filled by reflection."""
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is changed."""
+        return self.mirror or self.shift > 0
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """The backbone."""
 
@@ -199,6 +214,7 @@ class TrainConfig:
     data: str = "glyphs"
     """glyphs (built in), or a folder that `derts data prepare` wrote."""
     tasks: TaskConfig = field(default_factory=TaskConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
@@ -223,6 +239,11 @@ class TrainConfig:
             # written so that nan, which compares as false, is refused too
             if value is not None and not least <= value <= most:
                 raise DertsError(f"--{name} is {value}: it must be between {least:g} and {most:g}")
+        if self.strategy.bank and self.augment.active:
+            raise DertsError(
+                "--strategy.bank keeps what updates make of images, which --augment.mirror and "
+                "--augment.shift change every time: leave out one or the other"
+            )
 
     def _ranges(self) -> tuple[tuple[str, float | None, float, float], ...]:
         """Every number's name, value, least and largest value."""
@@ -242,6 +263,7 @@ class TrainConfig:
             ("tasks.swap-limit", tasks.swap_limit, 0, 1e4),
             ("tasks.noisy-fraction", tasks.noisy_fraction, 0, 1),
             ("tasks.flip", tasks.flip, 0, 1),
+            ("augment.shift", self.augment.shift, 0, 1e4),
             ("model.width", self.model.width, 1, 1e5),
             ("model.drop-block", self.model.drop_block, 0, 0.9),
             ("learner.inner-steps", learner.inner_steps, 0, 1000),

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from derts.config import (
+    AugmentConfig,
     EvaluationConfig,
     HardwareConfig,
     LearnerConfig,
@@ -26,6 +27,7 @@ from derts.training import Trainer
 
 SMALL = TrainConfig(
     tasks=TaskConfig(way=2, shot=1, query=2, noise="tasks"),
+    augment=AugmentConfig(mirror=True, shift=2),
     model=ModelConfig(width=4),
     hardware=HardwareConfig(device="cpu"),
     evaluation=EvaluationConfig(tasks=11, query=3),

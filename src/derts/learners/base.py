@@ -22,6 +22,7 @@ from derts.models.folding import PatchSums, kernels_know
 from derts.models.fused_cnn4 import can_fuse, fused_features
 from derts.models.fused_resnet12 import can_fuse_resnet12, fused_resnet12_features
 from derts.tasks.pool import TaskPool
+from derts.tasks.views import seen
 from derts.transfer import send
 
 MEMORY_FOR_TWO = 100 << 30
@@ -153,8 +154,8 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Query losses [T] with graph, and accuracies [T], of the tasks of a meta-batch."""
         indices = torch.cat((pool.support, pool.query), 1)
-        features = self._training_features(images, indices)
-        if self.bank is not None and self.training:
+        features = self._training_features(images, indices, pool.views)
+        if self.bank is not None and self.training and pool.views is None:
             self.bank.keep(send(indices, self.device), features)
         support, query = features.tensor_split([pool.support.shape[1]], 1)
         adapted = self.adapt(support, send(pool.support_labels, self.device))
@@ -164,8 +165,13 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
             return query_losses(logits, labels)
         return query_losses(logits, labels, self.trust, self.smoothing)
 
-    def _training_features(self, images: ImageTable, indices: torch.Tensor) -> torch.Tensor:
-        """Features [T, n, dim] of the images at indices [T, n]."""
+    def _training_features(
+        self, images: ImageTable, indices: torch.Tensor, views: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Features [T, n, dim] of the images at indices [T, n], by their views [T, n, 3]."""
+        if views is not None:
+            pixels = images.gather(indices)
+            return self.features(seen(pixels, send(views, pixels.device)))
         known = self.patch_sums
         if known is None or known.table is not images or not self.training:
             return self.features(images.gather(indices))

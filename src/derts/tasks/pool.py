@@ -34,6 +34,8 @@ class TaskPool:
     true_query_labels     int64 [N, Q]  likewise
     way                   classes per task
     classes               int64 [N, way]  class of the table that each label stands for (or None)
+    views                 int64 [N, S + Q, 3]  mirrored or not, rows and columns moved by (or None:
+                          images as they are): derts.tasks.views
     recipe                how the pool was made, its seed included
 
     >>> import torch
@@ -54,6 +56,7 @@ class TaskPool:
     way: int
     recipe: Recipe = field(default_factory=dict)
     classes: torch.Tensor | None = None
+    views: torch.Tensor | None = None
 
     @staticmethod
     def sample(
@@ -162,12 +165,13 @@ class TaskPool:
         """Write a safetensors file; `load` gives an equal pool."""
         about = {"derts": "task-pool", "way": str(self.way), "recipe": json.dumps(self.recipe)}
         tensors = {name: tensor.cpu().contiguous() for name, tensor in self.tensors().items()}
+        tensors.pop("views", None)  # of one update, not of the tasks
         write_atomically(Path(path), save(tensors, metadata=about))
 
     @staticmethod
     def load(path: Path | str) -> TaskPool:
         """Read a pool that `save` wrote."""
-        others = ("way", "recipe", "classes")
+        others = ("way", "recipe", "classes", "views")
         names = [item.name for item in fields(TaskPool) if item.name not in others]
         try:
             with safe_open(str(path), framework="pt") as file:

@@ -74,8 +74,10 @@ class CapturedUpdate:
 
     def fits(self, pool: TaskPool) -> bool:
         """Whether a meta-batch has the shape that was recorded."""
-        return pool.support.shape == self.pool.support.shape and (
-            pool.query.shape == self.pool.query.shape
+        return (
+            pool.support.shape == self.pool.support.shape
+            and pool.query.shape == self.pool.query.shape
+            and (pool.views is None) == (self.pool.views is None)
         )
 
     def run(
@@ -83,6 +85,8 @@ class CapturedUpdate:
     ) -> tuple[Outcome, torch.Tensor]:
         """The update on the tasks of `pool`; its outcome and what `finish` returned."""
         names = ["support_labels", "query_labels"]
+        if self.pool.views is not None:
+            names.append("views")
         if self.arrived is None:
             names += ["support", "query"]
         else:

@@ -7,7 +7,9 @@ from functools import cached_property
 
 from derts.config import TaskConfig, TrainConfig
 from derts.data.table import ImageTable
+from derts.errors import DertsError
 from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, TaskSampler
+from derts.tasks.views import with_views
 
 
 def task_noise(tasks: TaskConfig) -> Noise | None:
@@ -39,6 +41,16 @@ def evaluation_tasks(config: TrainConfig, images: ImageTable, shot: int | None =
     )
 
 
+def check_shift(shift: int, images: ImageTable) -> None:
+    """Refuse to move images by more than half of their size."""
+    most = min(images.image_shape[:2]) // 2
+    if shift > most:
+        raise DertsError(
+            f"--augment.shift is {shift} but images are {images.image_shape[1]} pixels wide and "
+            f"{images.image_shape[0]} high: choose at most {most}"
+        )
+
+
 class TaskDrawer:
     """Draws a run's training tasks, noisy where the config says so, and clean validation tasks.
 
@@ -49,6 +61,7 @@ class TaskDrawer:
         self, config: TrainConfig, images: ImageTable, validation: Callable[[], ImageTable]
     ) -> None:
         self.config = config
+        check_shift(config.augment.shift, images)
         self._sampler = TaskSampler(images, training_classes(config.tasks))
         self._validation = validation
         self._latest: tuple[tuple[int, str, int, int], TaskPool] | None = None
@@ -65,6 +78,14 @@ class TaskDrawer:
         if purpose == "batch":  # perhaps to be prefetched, and then soon asked for again
             self._latest = wanted, drawn
         return drawn
+
+    def seen_anew(self, pool: TaskPool, update: int) -> TaskPool:
+        """The tasks of an update, with views of their images where the config asks for them."""
+        settings = self.config.augment
+        if not settings.active:
+            return pool
+        seed = (self.config.seed, "views", update)
+        return with_views(pool, settings.mirror, settings.shift, seed)
 
     def draw_validation(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
         """Fresh clean tasks of validation classes."""

@@ -69,7 +69,12 @@ class Trainer:
             config = replace(config, hardware=replace(config.hardware, compile=False))
         place_learner(self.learner, config, self.device)
         self.updater = Updater(
-            self.learner, self.images, config.optimiser, config.meta_batch, self.group
+            self.learner,
+            self.images,
+            config.optimiser,
+            config.meta_batch,
+            self.group,
+            augmented=config.augment.active,
         )
         self.strategy = build_strategy(config.strategy)
         self.clock = Clock(self.device)
@@ -159,7 +164,7 @@ class Trainer:
             self._prefetch()
         with self.clock.phase("update"):
             outcome, values = self.updater.run(
-                batch.pool,
+                self.drawer.seen_anew(batch.pool, self.update),
                 lambda losses: self.strategy.weigh(batch, usable_losses(losses)),
                 self.learning_rate(),
             )

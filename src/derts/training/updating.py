@@ -29,12 +29,13 @@ class Updater:
         config: OptimiserConfig,
         meta_batch: int,
         group: Group,
+        augmented: bool = False,
     ) -> None:
         self.learner, self.images, self.config = learner, images, config
         self.meta_batch, self.group = meta_batch, group
         self.captures = group.alone and learner.captures_on(images)
         self.held = images.device == learner.device
-        known = group.alone and self.held and learner.takes_products(images)
+        known = group.alone and self.held and not augmented and learner.takes_products(images)
         if known and PatchSums.worthwhile(images):
             learner.patch_sums = PatchSums(images, FusedCommon())
         self._captured: CapturedUpdate | None = None

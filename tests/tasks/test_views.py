@@ -1,0 +1,126 @@
+"""Views: which ones are drawn, what an image looks like by one, and who sees them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from derts.config import (
+    AugmentConfig,
+    EvaluationConfig,
+    LearnerConfig,
+    ModelConfig,
+    StrategyConfig,
+    TaskConfig,
+    TrainConfig,
+)
+from derts.data import ImageTable
+from derts.errors import DertsError
+from derts.tasks import TaskPool, seen, with_views
+from derts.training import Trainer
+
+Tables = dict[str, ImageTable]
+
+SMALL = TrainConfig(
+    tasks=TaskConfig(shot=1, query=2),
+    augment=AugmentConfig(mirror=True, shift=3),
+    model=ModelConfig(width=4),
+    evaluation=EvaluationConfig(tasks=4, query=3),
+    strategy=StrategyConfig(warmup=1, pool=8),
+    updates=6,
+    meta_batch=2,
+)
+
+
+def some_pool(table: ImageTable, tasks: int = 50) -> TaskPool:
+    return TaskPool.sample(table, tasks=tasks, way=3, shot=1, query=2, seed=0)
+
+
+def test_views_are_even_bounded_and_follow_from_the_seed(letters: Tables) -> None:
+    pool = some_pool(letters["train"], 200)
+    views = with_views(pool, mirror=True, shift=2, seed=(0, "views", 5)).views
+    assert views is not None
+    assert views.shape == (200, 9, 3)
+    assert views[..., 0].unique().tolist() == [0, 1]
+    assert 0.45 < views[..., 0].float().mean() < 0.55
+    for moved in views[..., 1:].unbind(2):
+        counts = torch.bincount((moved + 2).flatten(), minlength=5) / moved.numel()
+        assert counts.min() > 0.15
+    assert with_views(pool, True, 2, (0, "views", 5)) == replace(pool, views=views)
+    assert with_views(pool, True, 2, (0, "views", 6)) != replace(pool, views=views)
+    still = with_views(pool, mirror=False, shift=0, seed=0).views
+    assert still is not None
+    assert not still.any()
+
+
+def test_an_image_is_moved_over_its_reflection_then_mirrored() -> None:
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (40, 7, 9, 3), dtype=np.uint8)
+    views = np.column_stack((random.integers(0, 2, 40), random.integers(-3, 4, (40, 2))))
+    found = seen(torch.from_numpy(images)[None], torch.from_numpy(views)[None])[0].numpy()
+    for image, (mirrored, down, right), view in zip(images, views, found, strict=True):
+        wide = np.pad(image[:, ::-1] if mirrored else image, ((3, 3), (3, 3), (0, 0)), "reflect")
+        assert np.array_equal(view, wide[3 - down : 10 - down, 3 - right : 12 - right])
+
+
+def test_a_pool_carries_views_but_files_do_not(letters: Tables, tmp_path: Path) -> None:
+    pool = some_pool(letters["train"])
+    seen_anew = with_views(pool, True, 2, 0)
+    assert seen_anew.views is not None
+    part = seen_anew[3:5]
+    assert part.views is not None
+    assert torch.equal(part.views, seen_anew.views[3:5])
+    seen_anew.save(tmp_path / "pool")
+    assert TaskPool.load(tmp_path / "pool") == pool
+
+
+@pytest.mark.parametrize("name", ["protonet", "anil", "maml"])
+def test_the_loss_of_an_update_is_that_of_the_images_it_sees(name: str, letters: Tables) -> None:
+    config = replace(SMALL, learner=LearnerConfig(name))  # type: ignore[arg-type]
+    trainer = Trainer(config, letters)
+    table, pool = trainer.images, trainer.draw(2, "batch", 0)
+    pool = with_views(pool, True, 3, 1)
+    indices = torch.cat((pool.support, pool.query), 1)
+    assert pool.views is not None
+    shown = seen(table.gather(indices), pool.views).flatten(0, 1)
+    made = ImageTable(shown, torch.zeros(len(shown), dtype=torch.long), ("any",))
+    places = torch.arange(len(shown)).reshape(2, -1)
+    shots = pool.support.shape[1]
+    plain = replace(pool, support=places[:, :shots], query=places[:, shots:], views=None)
+    trainer.learner.train()
+    expected = trainer.learner.outer_loss(made, plain).losses
+    assert torch.equal(trainer.learner.outer_loss(table, pool).losses, expected)
+    assert not torch.equal(
+        trainer.learner.outer_loss(table, replace(pool, views=None)).losses, expected
+    )
+
+
+@pytest.mark.parametrize("strategy", ["random", "derts", "us", "ats"])
+def test_training_goes_on_to_the_bit_and_differs_from_that_of_still_images(
+    strategy: str, letters: Tables
+) -> None:
+    chosen = replace(SMALL.strategy, name=strategy)  # type: ignore[arg-type]
+    config = replace(SMALL, strategy=chosen, learner=LearnerConfig("anil"))
+    whole, first, second = (Trainer(config, letters) for _ in range(3))
+    whole.train()
+    first.train(until=3)
+    second.load_state_dict(first.state_dict())
+    second.train()
+    still = Trainer(replace(config, augment=AugmentConfig()), letters)
+    still.train()
+    weights = [torch.cat([p.detach().flatten() for p in trainer.learner.parameters()])
+               for trainer in (whole, second, still)]  # fmt: skip
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    assert whole.evaluate("val").accuracies == second.evaluate("val").accuracies
+
+
+def test_what_cannot_be_is_refused_by_name(letters: Tables) -> None:
+    with pytest.raises(DertsError, match=r"--augment.shift is 15 but images are 28 .* at most 14"):
+        Trainer(replace(SMALL, augment=AugmentConfig(shift=15)), letters)
+    with pytest.raises(DertsError, match=r"--strategy.bank .* leave out one"):
+        replace(SMALL, strategy=StrategyConfig("derts", bank=True))
+    with pytest.raises(DertsError, match=r"--augment\.shift is -1"):
+        replace(SMALL, augment=AugmentConfig(shift=-1))
