@@ -122,7 +122,7 @@ def compare(
                 events += earlier
             before = dict(trainer.clock.seconds)
             _train_validating(trainer, config.updates, _named(name, advance))
-            evaluation = trainer.evaluate(config.evaluation.split)
+            evaluation = trainer.judge(config.evaluation.split)
             result = make_result(trainer, evaluation)
             rounds = [event for event in events if event["event"] == "round"]
             result |= {"variant": name, **summarise(trainer, before, rounds)}
@@ -149,8 +149,8 @@ def _train_validating(trainer: Trainer, until: int, advance: Advance) -> None:
     while trainer.update < until:
         following = (trainer.update // every + 1) * every if every else until
         trainer.train(min(following, until), advance)
-        if every and trainer.update % every == 0:
-            trainer.log(evaluation_event("validation", trainer, trainer.evaluate("val")))
+        if trainer.validation_is_due():
+            trainer.log(evaluation_event("validation", trainer, trainer.validate()))
 
 
 def _write(run: Run, trainer: Trainer, events: list[Result], result: Result) -> None:

@@ -205,6 +205,9 @@ class EvaluationConfig:
     """Makes the same tasks for every run that is to be compared."""
     split: str = "test"
     """Which split of the data the final evaluation uses."""
+    weights: Literal["last", "best"] = "last"
+    """Judge a run by its last weights, or by those that were best on validation classes, looked at
+    every --validate-every updates."""
 
 
 @dataclass(frozen=True)
@@ -239,11 +242,6 @@ class TrainConfig:
             # written so that nan, which compares as false, is refused too
             if value is not None and not least <= value <= most:
                 raise DertsError(f"--{name} is {value}: it must be between {least:g} and {most:g}")
-        if self.strategy.bank and self.augment.active:
-            raise DertsError(
-                "--strategy.bank keeps what updates make of images, which --augment.mirror and "
-                "--augment.shift change every time: leave out one or the other"
-            )
 
     def _ranges(self) -> tuple[tuple[str, float | None, float, float], ...]:
         """Every number's name, value, least and largest value."""
@@ -291,10 +289,22 @@ class TrainConfig:
     def resolved(self) -> TrainConfig:
         """The same with every default that depends on the learner filled in.
 
+        Settings that do not go together are refused.
+
         >>> config = TrainConfig(learner=LearnerConfig("anil")).resolved()
         >>> config.optimiser.lr, config.learner.inner_lr
         (0.005, 0.5)
         """
+        if self.strategy.bank and self.augment.active:
+            raise DertsError(
+                "--strategy.bank keeps what updates make of images, which --augment.mirror and "
+                "--augment.shift change every time: leave out one or the other"
+            )
+        if self.evaluation.weights == "best" and not self.validate_every:
+            raise DertsError(
+                "--evaluation.weights best needs --validate-every: say after how many updates to "
+                "look at validation classes"
+            )
         lr = KNOWN_GOOD[self.learner.name].lr if self.optimiser.lr is None else self.optimiser.lr
         return replace(
             self, learner=self.learner.resolved(), optimiser=replace(self.optimiser, lr=lr)

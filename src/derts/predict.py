@@ -23,6 +23,7 @@ from derts.errors import DertsError
 from derts.learners import AnyLearner, build_learner
 from derts.learners.embedding import evaluation_mode
 from derts.runs import Run, write_atomically
+from derts.training.best import judged_weights
 from derts.training.checkpoint import newest_checkpoint, say
 
 FORMAT = "derts-model-1"
@@ -170,7 +171,7 @@ def load_model(path: Path | str) -> FewShotModel:
     if found is None:
         raise DertsError(f"{path} holds no checkpoint: train it first")
     file, state = found
-    return _build(run.config, make_card(run), state["learner"], str(file))
+    return _build(run.config, make_card(run), judged_weights(state), str(file))
 
 
 def make_card(run: Run) -> Card:

@@ -121,6 +121,6 @@ def test_what_cannot_be_is_refused_by_name(letters: Tables) -> None:
     with pytest.raises(DertsError, match=r"--augment.shift is 15 but images are 28 .* at most 14"):
         Trainer(replace(SMALL, augment=AugmentConfig(shift=15)), letters)
     with pytest.raises(DertsError, match=r"--strategy.bank .* leave out one"):
-        replace(SMALL, strategy=StrategyConfig("derts", bank=True))
+        Trainer(replace(SMALL, strategy=StrategyConfig("derts", bank=True)), letters)
     with pytest.raises(DertsError, match=r"--augment\.shift is -1"):
         replace(SMALL, augment=AugmentConfig(shift=-1))

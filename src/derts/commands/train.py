@@ -75,7 +75,7 @@ def train(arguments: Sequence[str]) -> None:
     seconds = result["seconds"]
     training = sum(seconds[name] for name in TRAINING_PHASES if name in seconds)
     selection = sum(seconds[name] for name in SELECTION_PHASES if name in seconds)
-    each = 1000 * training / max(result["updates"], 1)
+    each, of = 1000 * training / max(result["updates"], 1), result["weights_of_update"]
     print_rows(
         [
             ("learner", f"{config.learner.name}, {config.model.backbone}-{config.model.width}"),
@@ -86,7 +86,8 @@ def train(arguments: Sequence[str]) -> None:
             (
                 "accuracy",
                 f"{result['accuracy']:.2f}% ± {result['interval']:.2f} on "
-                f"{len(result['accuracies'])} {result['split']} tasks",
+                f"{len(result['accuracies'])} {result['split']} tasks"
+                + (f", weights of update {of}" if of != result["updates"] else ""),
             ),
             ("run", str(out)),
             ("next", f"derts report {out}"),

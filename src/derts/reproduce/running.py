@@ -113,7 +113,7 @@ def _run_alone(job: Job, tables: Tables, advance: Advance, stopping: Callable[[]
             break
         if trainer.update == job.config.strategy.warmup:
             _share_warmup(job, trainer, run)
-        _validate(job, trainer)
+        _validate(trainer)
         if _is_due(job, trainer.update) or stopping():
             with trainer.clock.phase("checkpoint"):
                 state = {**trainer.state_dict(), "logs": run.positions()}
@@ -149,7 +149,7 @@ def _begin(job: Job, tables: Tables) -> tuple[Trainer, Run]:
     if shared is not None:
         trainer.load_state_dict(shared)
         shutil.copyfile(job.warmup / "events.jsonl", run.path / "events.jsonl")
-        _validate(job, trainer)
+        _validate(trainer)
     return trainer, run
 
 
@@ -188,10 +188,10 @@ def _share_warmup(job: Job, trainer: Trainer, run: Run) -> None:
     save_checkpoint(job.warmup, trainer.update, trainer.state_dict())
 
 
-def _validate(job: Job, trainer: Trainer) -> None:
+def _validate(trainer: Trainer) -> None:
     """Look at the validation classes where that is due."""
-    if trainer.update % job.config.validate_every == 0:
-        found = trainer.evaluate("val")
+    if trainer.validation_is_due():
+        found = trainer.validate()
         trainer.log({"event": "validation", "update": trainer.update, "accuracy": found.mean})
 
 
@@ -200,7 +200,7 @@ def _measure(job: Job, trainer: Trainer, run: Run) -> None:
     point = point_file(run.path, trainer.update)
     if trainer.update not in job.points or point.exists():
         return
-    evaluation = trainer.evaluate(job.config.evaluation.split)
+    evaluation = trainer.judge(job.config.evaluation.split)
     result = make_result(trainer, evaluation)
     result["seconds_per_update"] = seconds_per_update(run.events(), job.config.strategy.warmup)
     if trainer.update == job.config.updates:

@@ -22,6 +22,7 @@ from derts.selection import build_strategy
 from derts.selection.strategy import Context
 from derts.tasks.pool import TaskPool
 from derts.training.bad_numbers import IN_A_ROW, bad_numbers, usable_losses
+from derts.training.best import Best
 from derts.training.drawing import TaskDrawer, evaluation_tasks
 from derts.training.hardware import choose_device, place_learner, place_table
 from derts.training.updating import Updater
@@ -83,6 +84,7 @@ class Trainer:
         self.tasks_trained = 0
         self.streak = BadStreak()
         self.window = Window()
+        self.best: Best | None = None
         self._evaluation_tasks: dict[tuple[str, int | None], TaskPool] = {}
         self.context = Context(
             self.learner,
@@ -190,6 +192,29 @@ class Trainer:
             everyone = self.group.gather(accuracies, len(pool)).tolist()
             return Evaluation(tuple(everyone), mine.split)
 
+    def validation_is_due(self) -> bool:
+        """Whether this update is one at which to look at validation classes."""
+        every, by_best = self.config.validate_every, self.config.evaluation.weights == "best"
+        at_end = by_best and self.update == self.config.updates
+        return every > 0 and (self.update % every == 0 or at_end)
+
+    def validate(self) -> Evaluation:
+        """Accuracy on validation classes; the best weights are kept if the run is judged by them.
+
+        Those of the warm-up count as well.
+        """
+        found = self.evaluate("val")
+        if self.config.evaluation.weights == "best":
+            self.best = Best.better(self.best, self.learner, self.update, found.mean)
+        return found
+
+    def judge(self, split: str) -> Evaluation:
+        """Accuracy on a split of the weights that the run is judged by: the last, or the best."""
+        if self.best is None:
+            return self.evaluate(split)
+        with self.best.in_use(self.learner):
+            return self.evaluate(split)
+
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next update depends on."""
         return {
@@ -206,6 +231,7 @@ class Trainer:
             "window": self.window.state_dict(),
             "skipped": self.streak.skipped,
             "skipped_in_a_row": self.streak.in_a_row,
+            "best": None if self.best is None else self.best.as_values(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -220,6 +246,7 @@ class Trainer:
             torch.manual_seed(self.config.seed + self.group.rank + state["update"])
         self.update, self.tasks_trained = state["update"], state["tasks_trained"]
         self.clock.seconds = dict(state["seconds"])
+        self.best = Best.from_values(state.get("best"))
         if "window" not in state:  # written by an older version, between two events
             return
         if state["device_random"] is not None and self.device.type == "cuda":

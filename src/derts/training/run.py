@@ -17,6 +17,7 @@ from derts.evaluation import Evaluation
 from derts.progress import progress
 from derts.runs import Run, code_version, machine
 from derts.training.bad_numbers import BadNumbersError
+from derts.training.best import judged_weights
 from derts.training.checkpoint import checkpoint_files, newest_checkpoint, save_checkpoint, say
 from derts.training.drawing import evaluation_tasks
 from derts.training.hardware import choose_device
@@ -102,7 +103,7 @@ def _finish(trainer: Trainer, run: Run | None, quiet: bool, listen: Listen | Non
             _train_in_stretches(trainer, run, quiet, stopping)
             if trainer.update < config.updates:
                 raise DertsError(_interrupted(trainer, run))
-            evaluation = trainer.evaluate(config.evaluation.split)
+            evaluation = trainer.judge(config.evaluation.split)
         trainer.log(evaluation_event("evaluation", trainer, evaluation))
         result = make_result(trainer, evaluation)
         if run is not None and leads:
@@ -153,8 +154,8 @@ def _train_in_stretches(
             trainer.train(until, advance, stopping)
             if trainer.update < min(until, config.updates):
                 return
-            if config.validate_every and trainer.update % config.validate_every == 0:
-                trainer.log(evaluation_event("validation", trainer, trainer.evaluate("val")))
+            if trainer.validation_is_due():
+                trainer.log(evaluation_event("validation", trainer, trainer.validate()))
             at_end = trainer.update == config.updates
             if run is not None and (at_end or trainer.update % config.checkpoint_every == 0):
                 with trainer.clock.phase("checkpoint"):
@@ -195,6 +196,7 @@ def make_result(trainer: Trainer, evaluation: Evaluation) -> Result:
         "machine": machine(str(trainer.device)),
         "seed": trainer.config.seed,
         "updates": trainer.update,
+        "weights_of_update": trainer.update if trainer.best is None else trainer.best.update,
         "tasks_trained": trainer.tasks_trained,
         "image_shape": list(trainer.images.image_shape),
         "images": {"count": len(trainer.images), "classes": len(trainer.images.class_names)},
@@ -218,12 +220,15 @@ def _summary(evaluation: Evaluation) -> Result:
 
 
 def open_trainer(path: Path | str, tables: Mapping[str, ImageTable] | None = None) -> Trainer:
-    """A trainer in the state of a run's newest checkpoint that is whole."""
+    """A trainer in the state of a run's newest checkpoint that is whole.
+
+    Its learner has the weights that the run is judged by.
+    """
     run = Run.open(path)
     if not checkpoint_files(run.path / "checkpoints"):
         raise DertsError(f"{path} holds no checkpoint: train it first")
     trainer = Trainer(run.config, open_data(run.config.data) if tables is None else tables)
-    _load_newest(trainer, run)
+    trainer.learner.load_state_dict(judged_weights(_load_newest(trainer, run)))
     return trainer
 
 
