@@ -83,18 +83,23 @@ def _measured(file: Path, markdown: Markdown) -> str:
 
 
 def _changed(cell: Cell, outcome: Outcome) -> list[str]:
-    """Settings of learner and strategy that the recipe has otherwise today."""
+    """Settings that the recipe has otherwise today, of those that decide the numbers."""
     today = as_values(make_config(cell.setting, outcome.seed, Scale({})))
     was, found = as_values(AS_IT_WAS), []
-    for part in ("learner", "strategy"):
+    for part, skipped in (
+        ("learner", ()),
+        ("strategy", ("warmup",)),
+        ("augment", ()),
+        ("evaluation", ("tasks", "query", "seed", "split")),
+    ):
         if part == "strategy" and cell.setting.strategy in ("random", "us", "ats"):
             continue  # the settings of derts do not touch them
-        then = {**was[part], **outcome.config[part]}
+        then = {**was[part], **outcome.config.get(part, {})}
         names = [name for name in today[part] if today[part][name] != then[name]]
         found += [
             f"`--{part}.{name.replace('_', '-')} {today[part][name]}`"
             for name in names
-            if name != "warmup"
+            if name not in skipped
         ]
     return found
 

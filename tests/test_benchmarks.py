@@ -143,6 +143,14 @@ def test_staleness_compares_fresh_features_with_those_of_a_bank(tmp_path: Path) 
         assert fresh != stale
 
 
+def test_few_classes_keeps_a_curve_per_run(tmp_path: Path) -> None:
+    words = ["--quick", "--learners", "anil", "--out", str(tmp_path / "out.json")]
+    assert len(program("few_classes.py", *words).splitlines()) == 4
+    runs = json.loads((tmp_path / "out.json").read_text())["runs"]
+    assert [list(run["validation"]) for run in runs] == [[str(n) for n in range(1, 9)]] * 4
+    assert runs[1]["config"]["augment"] == {"mirror": True, "shift": 4}
+
+
 def test_redundant_pools_are_mostly_of_common_characters(tmp_path: Path) -> None:
     program("redundant_pools.py", "--quick", "--seeds", "0", "--out", str(tmp_path / "out.json"))
     runs = json.loads((tmp_path / "out.json").read_text())["runs"]

@@ -46,6 +46,8 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
     noise = str(setting.noise)
     config = with_values(TrainConfig(), common["run"], "common.toml")
     config = with_values(config, common["learners"][setting.learner], "common.toml")
+    if setting.classes:
+        config = with_values(config, common["few_classes"], "common.toml")
     presets = strategy.get("presets", [])
     config = apply_presets(
         strategy.get("noisy_presets", presets) if setting.noise else presets, config
