@@ -66,12 +66,13 @@ def main() -> None:
         base = with_values(base, small, "--quick")
     tables = glyphs(characters=60, images_per_character=15) if options.quick else None
     tables = tables or open_data(options.data)
+    data = "glyphs-60x15" if options.quick else Path(options.data).name
     runs: list[dict[str, Any]] = []
     for learner in options.learners:
         for seed in options.seeds:
             for name in options.variants:
                 config = with_values(base, VARIANTS[name], name)
-                values = {"learner": {"name": learner}, "seed": seed}
+                values = {"learner": {"name": learner}, "seed": seed, "data": data}
                 trainer = Trainer(with_values(config, values, "benchmark"), tables)
                 found = curve(trainer)
                 shown = " ".join(f"{value:.1f}" for value in found.values())
