@@ -31,6 +31,8 @@ from kernel_checks import (
 from residual_kernels import residual, residual_pixels
 from torch import Tensor
 
+from derts.config_file import apply_presets, with_values
+from derts.data import ImageTable
 from derts.kernels import usable_on
 from derts.kernels.operations import FusedOperations, PlainOperations
 from derts.runs import code_version, machine
@@ -41,6 +43,8 @@ from derts.selection.facility_device import (
 )
 from derts.selection.facility_distances import Distances
 from derts.selection.facility_greedy import greedy as plain_greedy
+from derts.tasks import seen
+from derts.training import Trainer
 
 PLAIN, FUSED = PlainOperations(), FusedOperations()
 
@@ -129,6 +133,26 @@ def norm_pool() -> list[Row]:
     return found
 
 
+def views() -> list[Row]:
+    """Images seen anew: as on the CPU, and the same in a recorded update as in one that is not."""
+    images, seen_by = pixels(3200), torch.randint(-8, 9, (3200, 3), device=DEVICE)
+    seen_by[:, 0].clamp_(0, 1)
+    wrong = int((seen(images, seen_by).cpu() != seen(images.cpu(), seen_by.cpu())).sum())
+    time = milliseconds(lambda: seen(images, seen_by))
+    values = {"augment": {"mirror": True, "shift": 8}, "meta_batch": 4, "updates": 10}
+    table = ImageTable(images, torch.arange(3200) % 64, tuple(map(str, range(64))))
+    losses = []
+    for records in (True, False):
+        trainer = Trainer(with_values(apply_presets(["gpu"]), values, "views"), {"train": table})
+        trainer.updater.captures &= records
+        trainer.learner.train()
+        losses.append(torch.stack([trainer.step()[0] for _ in range(6)]))
+    return [
+        row("images seen anew (plain torch), beside a CPU's", wrong, 0, time),
+        row("losses of updates with them, recorded or not", difference(*losses), STORED, 0.0),
+    ]
+
+
 def without_matrix(distances: DeviceDistances, k: int) -> tuple[Tensor, ...]:
     """Picks, gains and nearest distances by the kernel for large pools."""
     distances.kept, kept = None, distances.kept
@@ -194,7 +218,7 @@ def main() -> None:
         sys.exit("the kernels need an NVIDIA GPU and Triton; the plain path is tested everywhere")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.manual_seed(0)
-    found = first_block() + norm_pool() + residual() + residual_pixels() + pool_kernels()
+    found = first_block() + norm_pool() + residual() + residual_pixels() + pool_kernels() + views()
     if options.out is not None:
         about = {"machine": machine("cuda"), "code": code_version()}
         options.out.write_text(json.dumps({**about, "results": found}, indent=1) + "\n")

@@ -10,7 +10,7 @@ from derts.config_file import as_values
 from derts.reproduce.experiment import read_report
 from derts.reproduce.job import make_config
 from derts.reproduce.outcomes import Outcome, load_outcomes
-from derts.reproduce.recipe import NAMES, Cell, cells
+from derts.reproduce.recipe import NAMES, Setting, cells
 from derts.reproduce.report import HEADING, OURS
 from derts.reproduce.scale import Scale
 from derts.runs import AS_IT_WAS
@@ -55,7 +55,9 @@ def readme_of_paper(results: Path) -> Rows:
             means = [f"{over_seeds(one).mean:.2f}" for one in values]
             difference = paired_difference(values[2], values[0]).shown("+")
             updates = str(random[seeds[0]].updates)
-            rows.append((f"{setting.learner}, {what}{classes}", updates, *means, difference))
+            mark = " †" if _changed(setting, random[seeds[0]]) else ""
+            name = f"{setting.learner}, {what}{classes}{mark}"
+            rows.append((name, updates, *means, difference))
     return rows
 
 
@@ -71,7 +73,7 @@ def _measured(file: Path, markdown: Markdown) -> str:
         if row.verdict == "at least theirs":
             texts[OURS] = f"🟢 {texts[OURS]}"
         made = outcomes[cell.setting, cell.fraction]
-        changed = {text for outcome in made.values() for text in _changed(cell, outcome)}
+        changed = {text for outcome in made.values() for text in _changed(cell.setting, outcome)}
         if changed:
             texts[STRATEGY] += " †"
             since |= dict.fromkeys(sorted(changed))
@@ -82,9 +84,9 @@ def _measured(file: Path, markdown: Markdown) -> str:
     return f"### {report.name}: {report.title}\n\n`{file.name}`. {notes}\n{markdown(rows)}\n"
 
 
-def _changed(cell: Cell, outcome: Outcome) -> list[str]:
+def _changed(setting: Setting, outcome: Outcome) -> list[str]:
     """Settings that the recipe has otherwise today, of those that decide the numbers."""
-    today = as_values(make_config(cell.setting, outcome.seed, Scale({})))
+    today = as_values(make_config(setting, outcome.seed, Scale({})))
     was, found = as_values(AS_IT_WAS), []
     for part, skipped in (
         ("learner", ()),
@@ -92,16 +94,21 @@ def _changed(cell: Cell, outcome: Outcome) -> list[str]:
         ("augment", ()),
         ("evaluation", ("tasks", "query", "seed", "split")),
     ):
-        if part == "strategy" and cell.setting.strategy in ("random", "us", "ats"):
+        if part == "strategy" and setting.strategy in ("random", "us", "ats"):
             continue  # the settings of derts do not touch them
         then = {**was[part], **outcome.config.get(part, {})}
         names = [name for name in today[part] if today[part][name] != then[name]]
         found += [
-            f"`--{part}.{name.replace('_', '-')} {today[part][name]}`"
+            f"`--{part}.{name.replace('_', '-')}{_given(today[part][name])}`"
             for name in names
             if name not in skipped
         ]
     return found
+
+
+def _given(value: object) -> str:
+    """A value as it follows its option; one that is on is the option alone."""
+    return "" if value is True else f" {value}"
 
 
 def _not_run(files: list[Path], markdown: Markdown) -> str:

@@ -50,6 +50,35 @@ def tried_rows() -> Rows:
     return rows
 
 
+def sixteen_rows() -> Rows:
+    """Training and test accuracy along the way of the first runs of table 3, over seeds."""
+    runs = read("sixteen-classes-curves-h200.json")["runs"]
+    points = list(runs[0]["test"])
+    heads = [f"{kind}, {int(at):,}" for kind in ("training", "test") for at in points]
+    rows: Rows = [("learner", "strategy", "seeds", *heads)]
+    for learner in ("anil", "protonet"):
+        for strategy in ("random", "paper", "derts"):
+            mine = [r for r in runs if (r["learner"], r["strategy"]) == (learner, strategy)]
+            means = [
+                sum(run[kind][at] for run in mine) / len(mine)
+                for kind in ("training", "test")
+                for at in points
+            ]
+            rows.append((learner, strategy, str(len(mine)), *(f"{mean:.1f}" for mean in means)))
+    return rows
+
+
+def few_rows() -> Rows:
+    """Accuracy on validation classes along the way, with 16 classes."""
+    runs = read("few-classes-cpu.json")["runs"]
+    looks = list(runs[0]["validation"])
+    rows: Rows = [("learner", "tasks and images", *(f"{int(look):,}" for look in looks))]
+    for run in runs:
+        values = [f"{run['validation'][look]:.1f}" for look in looks]
+        rows.append((run["learner"], run["variant"], *values))
+    return rows
+
+
 def votes_rows() -> Rows:
     """Votes on validation classes, in 400 updates and in 3,000."""
     rows: Rows = [("learner", "updates", "tasks", "variant", "seeds", "accuracy", "− random")]
@@ -180,6 +209,8 @@ BLOCKS: dict[str, Callable[[], Rows]] = {
     "swapped": swapped_rows,
     "votes": votes_rows,
     "clean": clean_rows,
+    "sixteen": sixteen_rows,
+    "few": few_rows,
     "redundant": redundant_rows,
     "soft": soft_rows,
 }

@@ -3,10 +3,11 @@
     python benchmarks/staleness.py --out results/staleness-cpu.json
     python benchmarks/staleness.py --quick --out FILE                  # tiny: shows that it runs
 
-The demo's data and settings, clean tasks, training by derts with a bank; at the end of some rounds,
-when features are as old as they get, what `derts diagnose` says of the `logit` estimate from fresh
-features and from the bank: the error of the pool's exact gradient when 30% of the tasks are
-selected, with calibrated weights, and how well distances between tasks agree with exact ones.
+The demo's data and settings, clean tasks, a constant learning rate, training by derts with a bank;
+at the end of some rounds, when features are as old as they get, what `derts diagnose` says of the
+`logit` estimate from fresh features and from the bank: the error of the pool's exact gradient when
+30% of the tasks are selected, with calibrated weights, and how well distances between tasks agree
+with exact ones.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from derts.training import Trainer
 BANK = {
     "tasks": {"noise": "none"},
     "strategy": {"name": "derts", "bank": True, "pool_images": 0},
+    "optimiser": {"schedule": "constant"},
     "hardware": {"device": "cpu"},
 }
 ROUNDS = (1, 3, 5)

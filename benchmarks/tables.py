@@ -252,7 +252,7 @@ def readme() -> str:
 Accuracy in % on 600 clean test tasks, mean over three paired seeds; ± is the 95% interval of the
 paired difference (Student's t). One H200; [docs/results.md](docs/results.md) has the numbers behind
 it and the commands that made them. \\*: an earlier preset, which did not mend labels yet, and ANIL
-without smoothing.
+without smoothing. †: a recipe that has changed since, to be run again.
 {END}"""
     before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
     return before + text + rest.partition(END)[2]

@@ -151,6 +151,22 @@ def test_few_classes_keeps_a_curve_per_run(tmp_path: Path) -> None:
     assert runs[1]["config"]["augment"] == {"mirror": True, "shift": 4}
 
 
+def test_learning_curves_are_those_of_the_run(tmp_path: Path) -> None:
+    only = "shot=1,learner=protonet,strategy=random"
+    words = ["table1", "--dataset", "glyphs", "--only", only, "--updates-scale", "0.002"]
+    command = [sys.executable, "-m", "derts", "reproduce", *words, "--seeds", "1"]
+    command += ["--out", str(tmp_path / "runs")]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    folders = sorted(map(str, (tmp_path / "runs" / "glyphs").iterdir()))
+    program("learning_curves.py", *folders, "--out", str(tmp_path / "out.json"))
+    rows = json.loads((tmp_path / "out.json").read_text())["runs"]
+    for folder, row in zip(folders, rows, strict=True):
+        result = json.loads((Path(folder) / "result.json").read_text())
+        assert row["test"]["10"] == result["accuracy"]
+        assert row["strategy"] == "random"
+        assert len(row["validation"]) == 10
+
+
 def test_redundant_pools_are_mostly_of_common_characters(tmp_path: Path) -> None:
     program("redundant_pools.py", "--quick", "--seeds", "0", "--out", str(tmp_path / "out.json"))
     runs = json.loads((tmp_path / "out.json").read_text())["runs"]

@@ -206,8 +206,8 @@ class EvaluationConfig:
     split: str = "test"
     """Which split of the data the final evaluation uses."""
     weights: Literal["last", "best"] = "last"
-    """Judge a run by its last weights, or by those that were best on validation classes, looked at
-    every --validate-every updates."""
+    """Judge a run by its last weights, or by those after the warm-up that were best on validation
+    classes, looked at every --validate-every updates."""
 
 
 @dataclass(frozen=True)

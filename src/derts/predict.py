@@ -180,7 +180,16 @@ def make_card(run: Run) -> Card:
     shape = result.get("image_shape")
     if shape is None:
         shape = open_data(run.config.data)["train"].image_shape
-    keys = ("updates", "tasks_trained", "split", "accuracy", "interval", "code", "machine")
+    keys = (
+        "updates",
+        "weights_of_update",
+        "tasks_trained",
+        "split",
+        "accuracy",
+        "interval",
+        "code",
+        "machine",
+    )
     return {
         "format": FORMAT,
         "image_shape": list(shape),

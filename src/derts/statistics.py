@@ -24,10 +24,10 @@ class Estimate:
     def __str__(self) -> str:
         return self.shown()
 
-    def shown(self, sign: str = "") -> str:
+    def shown(self, sign: str = "", digits: int = 2) -> str:
         """`mean ± interval`, the mean alone where there is no interval; `sign` "+" shows signs."""
-        half = "" if math.isnan(self.interval) else f" ± {self.interval:.2f}"
-        return f"{self.mean:{sign}.2f}{half}"
+        half = "" if math.isnan(self.interval) else f" ± {self.interval:.{digits}f}"
+        return f"{self.mean:{sign}.{digits}f}{half}"
 
     @property
     def excludes_zero(self) -> bool:

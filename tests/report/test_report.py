@@ -213,6 +213,20 @@ def test_runs_that_differ_in_hardware_alone_are_told_apart(
     assert [group.name for group in groups] == ["random", "derts"]
 
 
+def test_settings_of_the_same_name_are_told_apart(demo_folder: Path, tmp_path: Path) -> None:
+    twin = tmp_path / "twin"
+    shutil.copytree(demo_folder / "derts-seed0", twin)
+    text = (twin / "config.toml").read_text()
+    for old, new in (("calibrated", "none"), ("last", "best")):
+        old, new = f'weights = "{old}"', f'weights = "{new}"'
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    (twin / "config.toml").write_text(text)
+    first, second = group_runs(read_runs([demo_folder / "derts-seed0", twin]))
+    assert "evaluation.weights=last" in first.name
+    assert "strategy.weights=none" in second.name
+
+
 def test_long_names_leave_room_for_the_figures(demo_folder: Path, tmp_path: Path) -> None:
     twin = tmp_path / "twin"
     shutil.copytree(demo_folder / "random-seed0", twin)

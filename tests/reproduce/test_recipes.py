@@ -35,6 +35,15 @@ def ours(cell: Cell) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+def test_few_classes_are_seen_anew_and_judged_by_the_best_weights() -> None:
+    for name, few in (("table3", True), ("table8", True), ("table1", False), ("table4", False)):
+        for cell in cells(name):
+            config = make_config(cell.setting, 0, Scale({}))
+            assert (config.augment.mirror, config.augment.shift > 0) == (few, few)
+            assert config.evaluation.weights == ("best" if few else "last")
+            assert config.validate_every > 0
+
+
 def test_there_is_a_recipe_for_every_table_of_the_paper() -> None:
     assert sorted(TABLES.values()) == sorted(paper()["tables"])
 

@@ -18,8 +18,12 @@ from derts.data import open_data
 from derts.errors import DertsError
 from derts.reproduce.board import Board, board
 from derts.reproduce.grid import alone_in, find_devices, run_grid
-from derts.reproduce.job import Job, point_file, to_run
+from derts.reproduce.job import Folders, Job, make_jobs, point_file, to_run
+from derts.reproduce.outcomes import collect, load_outcomes, save_outcomes
+from derts.reproduce.recipe import cells, keep_only
+from derts.reproduce.report import JUDGED_BY_BEST, make_report
 from derts.reproduce.running import Worker, run_job, seconds_per_update
+from derts.reproduce.scale import Scale, parse_datasets
 from derts.runs import Run
 from derts.tasks import TaskPool
 from derts.training import Trainer
@@ -58,6 +62,25 @@ def test_one_run_gives_all_its_points_and_leaves_nothing_to_do(protonet_jobs: li
     events = list(Run.open(job.folder).events())
     assert sum(event["event"] == "validation" for event in events) == 10
     assert to_run({(job.setting, 0): job}) == []
+
+
+def test_runs_of_few_classes_are_judged_by_their_best_weights(tiny: None, tmp_path: Path) -> None:
+    only = ["shot=5", "learner=protonet", "strategy=random,strategy=derts"]
+    found = keep_only(cells("table3"), only)
+    jobs = make_jobs(found, [0], Scale(parse_datasets(["glyphs"]), 0.001), Folders(tmp_path))
+    for job in jobs.values():
+        assert run_job(job, open_data("glyphs"))
+        chosen = json.loads(point_file(job.folder, 10).read_text())["weights_of_update"]
+        events = Run.open(job.folder).events()
+        seen = {e["update"]: e["accuracy"] for e in events if e["event"] == "validation"}
+        after = {update: accuracy for update, accuracy in seen.items() if update > 0}
+        assert seen[chosen] == max(after.values())
+    outcomes = collect(found, jobs)
+    assert {one.judged_by_best for seeds in outcomes.values() for one in seeds.values()} == {True}
+    report = make_report("table3", "title", found, outcomes, [])
+    assert JUDGED_BY_BEST in report.notes
+    save_outcomes(tmp_path / "out.json", "table3", found, outcomes, [])
+    assert load_outcomes(tmp_path / "out.json")[1] == outcomes
 
 
 def test_a_run_that_was_stopped_goes_on_as_if_never_stopped(

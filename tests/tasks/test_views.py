@@ -65,6 +65,14 @@ def test_an_image_is_moved_over_its_reflection_then_mirrored() -> None:
         assert np.array_equal(view, wide[3 - down : 10 - down, 3 - right : 12 - right])
 
 
+def test_an_image_may_be_moved_by_more_than_its_size() -> None:
+    line = torch.arange(4).reshape(1, 1, 4, 1)
+    for moved in range(-20, 21):
+        found = seen(line, torch.tensor([[0, moved, moved]])).flatten().tolist()
+        to_and_fro = [0, 1, 2, 3, 2, 1]
+        assert found == [to_and_fro[(place - moved) % 6] for place in range(4)]
+
+
 def test_a_pool_carries_views_but_files_do_not(letters: Tables, tmp_path: Path) -> None:
     pool = some_pool(letters["train"])
     seen_anew = with_views(pool, True, 2, 0)

@@ -27,7 +27,6 @@ from derts.training import Trainer
 
 SMALL = TrainConfig(
     tasks=TaskConfig(way=2, shot=1, query=2, noise="tasks"),
-    augment=AugmentConfig(mirror=True, shift=2),
     model=ModelConfig(width=4),
     hardware=HardwareConfig(device="cpu"),
     evaluation=EvaluationConfig(tasks=11, query=3),
@@ -35,6 +34,7 @@ SMALL = TrainConfig(
     meta_batch=5,
     log_every=5,
 )
+STILL = AugmentConfig()
 STRATEGIES = ("random", "derts", "us", "ats")
 COMBINATIONS = [
     (learner, strategy, "shared")
@@ -56,6 +56,7 @@ def main(folder: Path) -> None:
                 SMALL,
                 learner=LearnerConfig(learner, inner_steps=2),  # type: ignore[arg-type]
                 model=ModelConfig(width=4, batch_norm=batch_norm),  # type: ignore[arg-type]
+                augment=AugmentConfig(mirror=True, shift=2) if strategy == "us" else STILL,
                 # 13 tasks of which 7 are kept: batches of 5 and 2, the second too small to share
                 strategy=StrategyConfig(strategy, warmup=3, pool=13, ratio=0.5),  # type: ignore[arg-type]
             )

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from derts.comparison import compare
 from derts.config import (
     EvaluationConfig,
     ModelConfig,
@@ -81,6 +82,37 @@ def test_judging_disturbs_nothing_and_survives_a_checkpoint(
     second.train()
     for name, value in first.learner.state_dict().items():
         assert torch.equal(value, second.learner.state_dict()[name])
+
+
+def test_weights_of_the_warm_up_do_not_count(letters: Tables) -> None:
+    trainer = Trainer(replace(BEST, strategy=replace(BEST.strategy, warmup=6)), letters)
+    for update, counts in ((3, False), (6, False), (9, True)):
+        trainer.train(update)
+        trainer.validate()
+        assert (trainer.best is not None) == counts
+    everything = Trainer(replace(BEST, strategy=replace(BEST.strategy, warmup=50)), letters)
+    everything.train()
+    everything.validate()
+    assert everything.best is not None
+
+
+def test_a_run_that_selects_is_diagnosed_as_it_stands(tmp_path: Path, letters: Tables) -> None:
+    train(BEST, tmp_path / "run", tables=letters, quiet=True)
+    trainer = Trainer(BEST, letters)
+    trainer.train()
+    found = open_trainer(tmp_path / "run", letters, last=True).learner.state_dict()
+    for name, value in trainer.learner.state_dict().items():
+        assert torch.equal(found[name], value)
+
+
+def test_a_comparison_judges_by_the_best_weights_too(letters: Tables) -> None:
+    variants = {name: {"strategy": {"name": name}} for name in ("random", "derts")}
+    results = compare(BEST, variants, [0], letters).results
+    for result in results:
+        config = replace(BEST, strategy=replace(BEST.strategy, name=result["variant"]))
+        alone = train(config, tables=letters, quiet=True)
+        for key in ("weights_of_update", "accuracies"):
+            assert result[key] == alone[key]
 
 
 def test_the_last_weights_count_unless_asked_otherwise(letters: Tables) -> None:

@@ -24,7 +24,7 @@ from derts.data import ImageTable
 from derts.data.streamed import StreamedTable
 from derts.errors import DertsError
 from derts.runs import Run
-from derts.tasks import TaskPool
+from derts.tasks import TaskPool, with_views
 from derts.training import Trainer, resume, train
 from derts.training.captured import Arrived
 from derts.training.checkpoint import MAGIC, checkpoint_files, load_checkpoint, save_checkpoint
@@ -301,7 +301,9 @@ def test_streamed_images_arrive_where_a_recording_reads_them(letters: Tables) ->
     first, second = (
         TaskPool.sample(table, tasks=2, way=3, shot=1, query=2, seed=seed) for seed in (0, 1)
     )
-    arrived = Arrived(streamed, first)
+    arrived = Arrived(streamed, with_views(first, True, 2, 0))
+    assert arrived.pool.views is not None
+    assert arrived.pool.views.shape == (2, 9, 3)
     for pool in (first, second):
         arrived.take(pool)
         for name in ("support", "query"):

@@ -64,7 +64,8 @@ def diagnose(arguments: Sequence[str]) -> None:
     from derts.training.run import open_trainer
 
     run = Run.open(options.run)
-    trainer = open_trainer(options.run, open_data(options.data or run.config.data))
+    data = open_data(options.data or run.config.data)
+    trainer = open_trainer(options.run, data, last=True)
     pool = trainer.draw(options.pool, "diagnosis", 0)
     shown = silent if options.quiet else progress
     found = measure(

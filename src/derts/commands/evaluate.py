@@ -64,6 +64,7 @@ def evaluate(arguments: Sequence[str]) -> None:
     print_rows(
         [
             ("accuracy", f"{evaluation.mean:.2f}% ± {evaluation.interval:.2f}"),
+            ("weights", f"of update {result['weights_of_update']}"),
             ("tasks", f"{len(evaluation.accuracies)} of split {options.split}, {shot} shot"),
             ("written", str(path)),
         ]

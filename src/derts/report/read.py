@@ -167,7 +167,11 @@ def group_runs(stories: Sequence[RunStory]) -> list[Group]:
 
 def _group_name(config: TrainConfig, settings: Sequence[str]) -> str:
     values = flat_values(config)
-    parts = [f"{name.split('.')[-1]}={values.get(name)}" for name in settings]
+    last = [name.split(".")[-1] for name in settings]
+    parts = [
+        f"{short if last.count(short) == 1 else name}={values.get(name)}"
+        for name, short in zip(settings, last, strict=True)
+    ]
     return " ".join((str(values["strategy.name"]), *parts))
 
 

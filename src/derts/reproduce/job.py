@@ -15,7 +15,7 @@ from derts.config_file import apply_presets, as_values, with_values
 from derts.errors import DertsError
 from derts.reproduce.recipe import Cell, Setting, read_recipe
 from derts.reproduce.scale import Scale
-from derts.runs import Run
+from derts.runs import AS_IT_WAS, Run
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def identity(config: TrainConfig, dataset: str) -> str:
         data=dataset,
         strategy=strategy,
         hardware=HardwareConfig(precision=config.hardware.precision),
-        validate_every=0,
+        validate_every=config.validate_every if config.evaluation.weights == "best" else 0,
         log_every=1,
         checkpoint_every=1,
     )
@@ -156,7 +156,16 @@ class Folders:
         return self.out / "warm-ups" / dataset / _digest(key)
 
 
-def _digest(text: str) -> str:
+def _digest(key: str) -> str:
+    """Of an identity; settings that are as they were before there were such leave it alone."""
+    was = as_values(AS_IT_WAS)
+    told = {
+        name: {k: v for k, v in value.items() if v != was[name].get(k)}
+        if isinstance(value, dict)
+        else value
+        for name, value in json.loads(key).items()
+    }
+    text = json.dumps({name: value for name, value in told.items() if value != {}}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 

@@ -29,6 +29,19 @@ class Outcome:
     machine: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     code: Mapping[str, str] = field(default_factory=dict)
+    chosen_update: int | None = None
+    """Where the weights are not the last ones: the update they are of."""
+
+    @property
+    def weights_of_update(self) -> int:
+        """The update whose weights were evaluated."""
+        return self.updates if self.chosen_update is None else self.chosen_update
+
+    @property
+    def judged_by_best(self) -> bool:
+        """Whether weights were chosen on validation classes."""
+        best: bool = self.config.get("evaluation", {}).get("weights") == "best"
+        return best
 
     @property
     def accuracy(self) -> float:
@@ -71,6 +84,7 @@ def _read(file: Path, job: Job) -> Outcome:
             result["machine"],
             {**result["config"], "data": job.folder.parent.name},
             result["code"],
+            result.get("weights_of_update"),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DertsError(
@@ -97,6 +111,7 @@ def save_outcomes(
                     "cell": cell.label,
                     "seed": seed,
                     "updates": outcome.updates,
+                    "weights_of_update": outcome.weights_of_update,
                     "config": _share(configs, {**outcome.config, "seed": "as in the row"}),
                     "maker": _share(
                         makers, {"code": dict(outcome.code), "machine": dict(outcome.machine)}
@@ -144,6 +159,7 @@ def load_outcomes(path: Path) -> tuple[str, Outcomes, list[str]]:
                     maker["machine"],
                     config,
                     maker["code"],
+                    row.get("weights_of_update"),
                 )
         return name, outcomes, [str(note) for note in content["notes"]]
     except FileNotFoundError:

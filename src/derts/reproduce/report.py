@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from derts.reproduce.outcomes import Outcome, Outcomes
 from derts.reproduce.recipe import Cell, Setting, cells
-from derts.statistics import Estimate, over_seeds, paired_difference
+from derts.statistics import over_seeds, paired_difference
 
 HEADING = (
     "setting", "learner", "strategy", "training", "paper", "ours", "ours − random", "seeds",
@@ -26,15 +25,20 @@ LEGEND = {
         "the paper's column over test tasks of one run, in ours over seeds (Student's t, none for "
         "a single seed). Differences are paired by seed. Green: ours is at least the paper's, "
         "after as many updates where the paper has such a number. Its DERTS stands beside `paper`, "
-        "the method to the letter, and `derts`, ours. ATS sees validation classes that the others "
-        "do not."
+        "the method to the letter, and `derts`, ours. ATS alone trains by validation classes."
     ),
     "seconds": (
         "Seconds per update after the warm-up, evaluation and checkpoints left out; ± is the 95% "
         "interval over seeds. The paper's are of an NVIDIA A6000. Green: ours is at most the "
-        "paper's. ATS sees validation classes that the others do not."
+        "paper's. ATS alone trains by validation classes."
     ),
 }
+
+
+JUDGED_BY_BEST = (
+    "Runs, of whichever strategy, are judged by those of their weights that were best on "
+    "validation classes, looked at several times after the warm-up."
+)
 
 
 @dataclass(frozen=True)
@@ -64,12 +68,14 @@ def make_report(
     }
     rows = tuple(_row(cell, outcomes, at_updates) for cell in found)
     missing = sum(row.verdict == "not run" for row in rows)
-    makers = {
-        str(outcome.machine.get("accelerator", outcome.machine.get("processor")))
+    made = [
+        outcome
         for cell in found
         for outcome in outcomes.get((cell.setting, cell.fraction), {}).values()
-    }
+    ]
+    makers = {str(one.machine.get("accelerator", one.machine.get("processor"))) for one in made}
     said = [LEGEND[found[0].metric]] if found else []
+    said += [JUDGED_BY_BEST] if any(one.judged_by_best for one in made) else []
     said += notes
     said += [f"Measured on: {', '.join(sorted(makers))}."] if makers else []
     said += [f"{missing} of {len(rows)} cells were not run."] if missing else []
@@ -95,7 +101,7 @@ def _row(cell: Cell, outcomes: Outcomes, at_updates: Mapping[tuple[Setting, int]
             difference = "none: all of it warm-up"
         elif both:
             pair = paired_difference([values[s] for s in both], [random[s] for s in both])
-            difference = _shown(pair, digits, "+")
+            difference = pair.shown("+", digits)
     updates = sorted({one.updates for one in seeds.values()})
     count, theirs, beside = " or ".join(map(str, updates)), _theirs(cell), cell
     if updates != [wanted]:
@@ -106,14 +112,14 @@ def _row(cell: Cell, outcomes: Outcomes, at_updates: Mapping[tuple[Setting, int]
             theirs, beside = f"{_theirs(equal)} at {updates[0]}", equal
     times = [one.seconds_per_update for one in seeds.values() if one.seconds_per_update is not None]
     each = f"{sum(times) / len(times):.3f}" if times else ""
-    texts = (*head, theirs, _shown(ours, digits), difference, str(len(values)), count, each)
+    texts = (*head, theirs, ours.shown("", digits), difference, str(len(values)), count, each)
     return Row(texts, _verdict(beside, ours.mean))
 
 
 def _only_warm_up(outcome: Outcome) -> bool:
     """Whether training had not come to the strategy yet: random tasks up to here."""
     warmup = outcome.config.get("strategy", {}).get("warmup", 0)
-    return 0 < outcome.updates <= int(warmup)
+    return 0 < outcome.weights_of_update <= int(warmup)
 
 
 def _theirs(cell: Cell) -> str:
@@ -124,11 +130,6 @@ def _theirs(cell: Cell) -> str:
 def _values(seeds: dict[int, Outcome], metric: str) -> dict[int, float]:
     found = {seed: outcome.value(metric) for seed, outcome in seeds.items()}
     return {seed: value for seed, value in found.items() if value is not None}
-
-
-def _shown(estimate: Estimate, digits: int, sign: str = "") -> str:
-    half = "" if math.isnan(estimate.interval) else f" ± {estimate.interval:.{digits}f}"
-    return f"{estimate.mean:{sign}.{digits}f}{half}"
 
 
 def _verdict(cell: Cell, ours: float) -> Verdict:

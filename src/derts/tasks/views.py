@@ -49,4 +49,5 @@ def seen(images: Tensor, views: Tensor) -> Tensor:
 def _places(size: int, moved: Tensor) -> Tensor:
     """int64 [n, size]: from where each place of a line that is moved by [n] comes."""
     wanted = torch.arange(size, device=moved.device) - moved[:, None]
-    return (size - 1) - ((size - 1) - wanted.abs()).abs()
+    last = size - 1
+    return last - (last - wanted.remainder(max(2 * last, 1))).abs()  # to and fro between the ends

@@ -201,15 +201,20 @@ class Trainer:
     def validate(self) -> Evaluation:
         """Accuracy on validation classes; the best weights are kept if the run is judged by them.
 
-        Those of the warm-up count as well.
+        Not those of the warm-up, when the strategy has done nothing yet. `train` does not validate
+        by itself: who calls it in stretches asks `validation_is_due` between them.
         """
-        found = self.evaluate("val")
-        if self.config.evaluation.weights == "best":
+        found, settings = self.evaluate("val"), self.config
+        begun = self.update > settings.strategy.warmup or self.update == settings.updates
+        if settings.evaluation.weights == "best" and begun:
             self.best = Best.better(self.best, self.learner, self.update, found.mean)
         return found
 
     def judge(self, split: str) -> Evaluation:
-        """Accuracy on a split of the weights that the run is judged by: the last, or the best."""
+        """Accuracy on a split of the weights that the run is judged by: the last, or the best.
+
+        Where none were validated yet, the present ones.
+        """
         if self.best is None:
             return self.evaluate(split)
         with self.best.in_use(self.learner):

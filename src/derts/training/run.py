@@ -219,16 +219,20 @@ def _summary(evaluation: Evaluation) -> Result:
     }
 
 
-def open_trainer(path: Path | str, tables: Mapping[str, ImageTable] | None = None) -> Trainer:
+def open_trainer(
+    path: Path | str, tables: Mapping[str, ImageTable] | None = None, *, last: bool = False
+) -> Trainer:
     """A trainer in the state of a run's newest checkpoint that is whole.
 
-    Its learner has the weights that the run is judged by.
+    Its learner has the weights that the run is judged by, or the `last`, as training would go on.
     """
     run = Run.open(path)
     if not checkpoint_files(run.path / "checkpoints"):
         raise DertsError(f"{path} holds no checkpoint: train it first")
     trainer = Trainer(run.config, open_data(run.config.data) if tables is None else tables)
-    trainer.learner.load_state_dict(judged_weights(_load_newest(trainer, run)))
+    state = _load_newest(trainer, run)
+    if not last:
+        trainer.learner.load_state_dict(judged_weights(state))
     return trainer
 
 
