@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from derts.comparison import Comparison
-from derts.statistics import over_seeds
+from derts.reproduce.outcomes import Key, Outcomes, load_outcomes
+from derts.statistics import over_seeds, paired_difference
 
 RESULTS = Path(__file__).parent.parent / "results"
 Rows = list[tuple[str, ...]]
@@ -65,6 +67,36 @@ def sixteen_rows() -> Rows:
                 for at in points
             ]
             rows.append((learner, strategy, str(len(mine)), *(f"{mean:.1f}" for mean in means)))
+    return rows
+
+
+def smoothed_rows() -> Rows:
+    """Table 4 with ANIL before and since it smooths its targets, test classes."""
+    files = ("earlier-table4-anil-h200.json", "reproduce-table4-x0.25.json")
+    before, since = (load_outcomes(RESULTS / name)[1] for name in files)
+    rows: Rows = [
+        ("wrong labels", "strategy", "smoothing 0", "smoothing 0.5", "difference",
+         "smoothing 0.5 − random at smoothing 0")
+    ]  # fmt: skip
+    for (setting, fraction), seeds in before.items():
+
+        def values(
+            outcomes: Outcomes, strategy: str, key: Key = (setting, fraction)
+        ) -> list[float]:
+            mine = outcomes[replace(key[0], strategy=strategy), key[1]]
+            return [mine[seed].accuracy for seed in sorted(mine)]
+
+        name = setting.strategy
+        assert sorted(seeds) == sorted(since[setting, fraction])
+        rows.append(
+            (
+                f"{100 * setting.noise:.0f}%",
+                name,
+                *(over_seeds(values(outcomes, name)).shown() for outcomes in (before, since)),
+                paired_difference(values(since, name), values(before, name)).shown("+"),
+                paired_difference(values(since, name), values(before, "random")).shown("+"),
+            )
+        )
     return rows
 
 
@@ -213,4 +245,5 @@ BLOCKS: dict[str, Callable[[], Rows]] = {
     "few": few_rows,
     "redundant": redundant_rows,
     "soft": soft_rows,
+    "smoothed": smoothed_rows,
 }
