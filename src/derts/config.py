@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
+from derts.config_limits import check_together, ranges
 from derts.errors import DertsError
 
 
@@ -16,8 +17,6 @@ class KnownGood(NamedTuple):
     lr: float
     smoothing: float
 
-
-MANY = 10**9
 
 KNOWN_GOOD = {
     "protonet": KnownGood(inner_lr=0.0, feature_scale=1.0, lr=0.004, smoothing=0.0),
@@ -238,53 +237,10 @@ class TrainConfig:
     """Write a checkpoint every so many updates (one is always written at the end)."""
 
     def __post_init__(self) -> None:
-        for name, value, least, most in self._ranges():
+        for name, value, least, most in ranges(self):
             # written so that nan, which compares as false, is refused too
             if value is not None and not least <= value <= most:
                 raise DertsError(f"--{name} is {value}: it must be between {least:g} and {most:g}")
-
-    def _ranges(self) -> tuple[tuple[str, float | None, float, float], ...]:
-        """Every number's name, value, least and largest value."""
-        tasks, learner, strategy = self.tasks, self.learner, self.strategy
-        optimiser, evaluation = self.optimiser, self.evaluation
-        return (
-            ("updates", self.updates, 1, MANY),
-            ("meta-batch", self.meta_batch, 1, MANY),
-            ("seed", self.seed, 0, 2**63 - 1),
-            ("log-every", self.log_every, 1, MANY),
-            ("checkpoint-every", self.checkpoint_every, 1, MANY),
-            ("validate-every", self.validate_every, 0, MANY),
-            ("tasks.way", tasks.way, 2, MANY),
-            ("tasks.shot", tasks.shot, 1, MANY),
-            ("tasks.query", tasks.query, 1, MANY),
-            ("tasks.swap-rate", tasks.swap_rate, 0, 1e4),
-            ("tasks.swap-limit", tasks.swap_limit, 0, 1e4),
-            ("tasks.noisy-fraction", tasks.noisy_fraction, 0, 1),
-            ("tasks.flip", tasks.flip, 0, 1),
-            ("augment.shift", self.augment.shift, 0, 1e4),
-            ("model.width", self.model.width, 1, 1e5),
-            ("model.drop-block", self.model.drop_block, 0, 0.9),
-            ("learner.inner-steps", learner.inner_steps, 0, 1000),
-            ("learner.inner-lr", learner.inner_lr, 0, 1e4),
-            ("learner.feature-scale", learner.feature_scale, 1e-9, 1e9),
-            ("learner.distance-divisor", learner.distance_divisor, 1e-9, 1e9),
-            ("learner.smoothing", learner.smoothing, 0, 0.99),
-            ("optimiser.lr", optimiser.lr, 1e-12, 1e4),
-            ("optimiser.weight-decay", optimiser.weight_decay, 0, 1e4),
-            ("optimiser.clip", optimiser.clip, 0, 1e12),
-            ("hardware.image-memory-gib", self.hardware.image_memory_gib, 0, 1e6),
-            ("hardware.threads", self.hardware.threads, 0, 4096),
-            ("evaluation.tasks", evaluation.tasks, 2, MANY),
-            ("evaluation.query", evaluation.query, 1, MANY),
-            ("evaluation.seed", evaluation.seed, 0, 2**63 - 1),
-            ("strategy.warmup", strategy.warmup, 0, MANY),
-            ("strategy.pool", strategy.pool, 1, MANY),
-            ("strategy.pool-images", strategy.pool_images, 0, MANY),
-            ("strategy.ratio", strategy.ratio, 1e-6, 1),
-            ("strategy.epsilon", strategy.epsilon, 1e-9, 0.999),
-            ("strategy.weight-cap", strategy.weight_cap, 0, 1e9),
-            ("strategy.drop-value", strategy.drop_value, 0, 1e9),
-        )
 
     def resolved(self) -> TrainConfig:
         """The same with every default that depends on the learner filled in.
@@ -295,16 +251,7 @@ class TrainConfig:
         >>> config.optimiser.lr, config.learner.inner_lr
         (0.005, 0.5)
         """
-        if self.strategy.bank and self.augment.active:
-            raise DertsError(
-                "--strategy.bank keeps what updates make of images, which --augment.mirror and "
-                "--augment.shift change every time: leave out one or the other"
-            )
-        if self.evaluation.weights == "best" and not self.validate_every:
-            raise DertsError(
-                "--evaluation.weights best needs --validate-every: say after how many updates to "
-                "look at validation classes"
-            )
+        check_together(self)
         lr = KNOWN_GOOD[self.learner.name].lr if self.optimiser.lr is None else self.optimiser.lr
         return replace(
             self, learner=self.learner.resolved(), optimiser=replace(self.optimiser, lr=lr)

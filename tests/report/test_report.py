@@ -227,6 +227,15 @@ def test_settings_of_the_same_name_are_told_apart(demo_folder: Path, tmp_path: P
     assert "strategy.weights=none" in second.name
 
 
+def test_a_run_judged_by_earlier_weights_says_so(demo_folder: Path, tmp_path: Path) -> None:
+    twin = tmp_path / "twin"
+    shutil.copytree(demo_folder / "random-seed0", twin)
+    result = json.loads((twin / "result.json").read_text())
+    assert "weights of update" not in make_report([twin]).page
+    (twin / "result.json").write_text(json.dumps(result | {"weights_of_update": 15}))
+    assert "(weights of update 15)" in make_report([twin]).page
+
+
 def test_long_names_leave_room_for_the_figures(demo_folder: Path, tmp_path: Path) -> None:
     twin = tmp_path / "twin"
     shutil.copytree(demo_folder / "random-seed0", twin)

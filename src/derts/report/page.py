@@ -101,6 +101,9 @@ def _summary(groups: Sequence[Group]) -> str:
         for run in group.runs:
             result = run.result
             shown = f"{result['accuracy']:.2f} ± {result['interval']:.2f}" if result else ""
+            chosen = result.get("weights_of_update") if result else None
+            if chosen is not None and chosen != run.last_update:
+                shown += f" (weights of update {chosen})"
             name, seed = run.config.strategy.name, str(run.config.seed)
             rows.append((run.name, name, seed, run.status, str(run.last_update), shown))
     parts.append(f"<details open><summary>Every run</summary>{_table(rows)}</details>")

@@ -14,24 +14,22 @@ from derts.config import TrainConfig
 from derts.data.streamed import StreamedTable
 from derts.data.table import ImageTable
 from derts.distributed import Group
-from derts.errors import DertsError
-from derts.evaluation import Evaluation, evaluate
 from derts.learners import build_learner
 from derts.progress import Advance
 from derts.selection import build_strategy
 from derts.selection.strategy import Context
-from derts.tasks.pool import TaskPool
 from derts.training.bad_numbers import IN_A_ROW, bad_numbers, usable_losses
 from derts.training.best import Best
-from derts.training.drawing import TaskDrawer, evaluation_tasks
+from derts.training.drawing import TaskDrawer
 from derts.training.hardware import choose_device, place_learner, place_table
+from derts.training.measured import Measured
 from derts.training.updating import Updater
 from derts.training.window import BadStreak, Window
 
 Log = Callable[[dict[str, Any]], None]
 
 
-class Trainer:
+class Trainer(Measured):
     """Trains one learner on one table; `state_dict` holds all that is needed to go on.
 
     >>> from derts.config import *
@@ -52,6 +50,7 @@ class Trainer:
         group: Group | None = None,
     ) -> None:
         self.config = config = config.resolved()
+        super().__init__()
         self.group = group or Group()
         self.device = self.group.device or choose_device(config.hardware)
         self.tables = tables
@@ -84,8 +83,6 @@ class Trainer:
         self.tasks_trained = 0
         self.streak = BadStreak()
         self.window = Window()
-        self.best: Best | None = None
-        self._evaluation_tasks: dict[tuple[str, int | None], TaskPool] = {}
         self.context = Context(
             self.learner,
             self.images,
@@ -107,14 +104,6 @@ class Trainer:
     def optimiser(self) -> torch.optim.Optimizer:
         """The outer loop's optimiser."""
         return self.updater.optimiser
-
-    def split(self, name: str) -> ImageTable:
-        """A split of the data by name."""
-        if name not in self.tables:
-            raise DertsError(
-                f"the data has no split {name!r}, only {', '.join(self.tables)}: prepare one"
-            )
-        return self.tables[name]
 
     def _validation_images(self) -> ImageTable | None:
         """Beside the model where the strategy uses them, else where they are."""
@@ -177,48 +166,6 @@ class Trainer:
         per_task = batch.pool.support.shape[1] + batch.pool.query.shape[1]
         self.window.images += len(batch.pool) * per_task
         return values
-
-    def evaluate(self, split: str, shot: int | None = None) -> Evaluation:
-        """Accuracy on the fixed tasks of a split."""
-        with self.clock.phase("evaluation"):
-            images = place_table(self.split(split), self.device, self.config.hardware)
-            if (split, shot) not in self._evaluation_tasks:
-                self._evaluation_tasks[split, shot] = evaluation_tasks(self.config, images, shot)
-            pool = self._evaluation_tasks[split, shot]
-            mine = evaluate(self.learner, images, pool[self.group.part(len(pool))])
-            if self.group.alone:
-                return mine
-            accuracies = torch.tensor(mine.accuracies, dtype=torch.float64)
-            everyone = self.group.gather(accuracies, len(pool)).tolist()
-            return Evaluation(tuple(everyone), mine.split)
-
-    def validation_is_due(self) -> bool:
-        """Whether this update is one at which to look at validation classes."""
-        every, by_best = self.config.validate_every, self.config.evaluation.weights == "best"
-        at_end = by_best and self.update == self.config.updates
-        return every > 0 and (self.update % every == 0 or at_end)
-
-    def validate(self) -> Evaluation:
-        """Accuracy on validation classes; the best weights are kept if the run is judged by them.
-
-        Not those of the warm-up, when the strategy has done nothing yet. `train` does not validate
-        by itself: who calls it in stretches asks `validation_is_due` between them.
-        """
-        found, settings = self.evaluate("val"), self.config
-        begun = self.update > settings.strategy.warmup or self.update == settings.updates
-        if settings.evaluation.weights == "best" and begun:
-            self.best = Best.better(self.best, self.learner, self.update, found.mean)
-        return found
-
-    def judge(self, split: str) -> Evaluation:
-        """Accuracy on a split of the weights that the run is judged by: the last, or the best.
-
-        Where none were validated yet, the present ones.
-        """
-        if self.best is None:
-            return self.evaluate(split)
-        with self.best.in_use(self.learner):
-            return self.evaluate(split)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next update depends on."""
