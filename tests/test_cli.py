@@ -208,3 +208,13 @@ def test_the_demo_compares_and_prints_the_paired_difference(
     assert (in_folder / "runs" / "demo" / "report.txt").read_text() in shown
     runs = json.loads((in_folder / "runs" / "demo" / "results.json").read_text())["runs"]
     assert [run["variant"] for run in runs] == ["random", "derts"] * 2
+
+
+@pytest.mark.parametrize(("warmup", "began"), [(3, False), (1, True)])
+def test_a_strategy_whose_warm_up_is_all_of_the_run_is_said_to_have_done_nothing(
+    warmup: int, began: bool, in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*TINY, "--strategy.name", "us", "--strategy.warmup", str(warmup), "--out", "run"]
+    assert run(["train", *words]) == 0
+    shown = f"us, which never began: --strategy.warmup is {warmup}"
+    assert (shown in capsys.readouterr().out) == (not began)

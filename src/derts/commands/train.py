@@ -76,11 +76,14 @@ def train(arguments: Sequence[str]) -> None:
     training = sum(seconds[name] for name in TRAINING_PHASES if name in seconds)
     selection = sum(seconds[name] for name in SELECTION_PHASES if name in seconds)
     each, of = 1000 * training / max(result["updates"], 1), result["weights_of_update"]
+    strategy, warmup = str(config.strategy.name), config.strategy.warmup
+    if strategy != "random" and warmup >= config.updates:
+        strategy += f", which never began: --strategy.warmup is {warmup}"
     print_rows(
         [
             ("learner", f"{config.learner.name}, {config.model.backbone}-{config.model.width}"),
             ("tasks", f"{config.tasks.way} way, {config.tasks.shot} shot, from {config.data}"),
-            ("strategy", config.strategy.name),
+            ("strategy", strategy),
             ("updates", f"{result['updates']} in {training:.1f} s ({each:.1f} ms each)"),
             ("selection", f"{100 * selection / max(training, 1e-9):.1f}% of that time"),
             (
