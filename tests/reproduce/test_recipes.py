@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from derts.errors import DertsError
-from derts.reproduce.job import Folders, make_config, make_jobs, to_run
+from derts.reproduce.job import Folders, make_config, make_jobs, point_file, to_run
 from derts.reproduce.paper import paper
 from derts.reproduce.recipe import NAMES, Cell, cells, chosen_names, keep_only, read_recipe
 from derts.reproduce.scale import Scale, parse_datasets
@@ -139,6 +139,26 @@ def test_a_run_is_recognised_when_settings_were_added_since(tmp_path: Path) -> N
     (folder / "config.toml").write_text(text.replace("weight_cap = 0.0\n", "weight_cap = 9.0\n"))
     (other,) = make_jobs(found, [0], Scale(data), Folders(tmp_path)).values()
     assert other.folder == job.folder
+
+
+@pytest.mark.parametrize("further", ["first", "second"])
+def test_of_two_folders_of_one_run_the_one_measured_further_counts(
+    further: str, tmp_path: Path
+) -> None:
+    from derts.config_file import to_toml
+
+    data = parse_datasets(["mini=stores/mini"])
+    found = keep_only(cells("table3"), ["strategy=derts", "shot=5", "learner=anil"])
+    (job,) = make_jobs(found, [0], Scale(data), Folders(tmp_path)).values()
+    for name in ("first", "second"):
+        folder = tmp_path / "mini-imagenet" / name
+        folder.mkdir(parents=True)
+        (folder / "config.toml").write_text(to_toml(job.config))
+        point_file(folder, 1000).write_text("{}")
+        if name == further:
+            point_file(folder, 3000).write_text("{}")
+    (again,) = make_jobs(found, [0], Scale(data), Folders(tmp_path)).values()
+    assert again.folder.name == further
 
 
 def test_a_run_made_before_a_setting_is_known_by_what_it_was_then(tmp_path: Path) -> None:

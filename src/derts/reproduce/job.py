@@ -122,18 +122,22 @@ class Folders:
     """Finds and names run folders under one folder.
 
     A run is recognised by its config as the present code reads it, not by its name, so that a
-    setting that is added later does not orphan the runs made before.
+    setting that is added later does not orphan the runs made before. Of two folders of one run,
+    such as two machines leave, the one that was measured further counts, whatever it measured.
     """
 
     def __init__(self, out: Path) -> None:
         self.out = out
         self.known: dict[str, Path] = {}
         for file in sorted(out.glob("*/*/config.toml")):
+            folder = file.parent
             try:
-                key = identity(Run.open(file.parent).config, file.parent.parent.name)
+                key = identity(Run.open(folder).config, folder.parent.name)
             except DertsError:
                 continue  # of a version whose settings are no longer known
-            self.known[key] = file.parent
+            twin = self.known.get(key)
+            if twin is None or _measured_to(folder) > _measured_to(twin):
+                self.known[key] = folder
 
     def of(self, setting: Setting, config: TrainConfig, dataset: str) -> Path:
         """The folder of a run, whether it is there yet or not."""
@@ -154,6 +158,11 @@ class Folders:
         strategy = StrategyConfig(warmup=config.strategy.warmup)
         key = identity(replace(config, strategy=strategy), dataset)
         return self.out / "warm-ups" / dataset / _digest(key)
+
+
+def _measured_to(folder: Path) -> str:
+    """The last of the names that `point_file` gives, which sort by update."""
+    return max((file.name for file in folder.glob("result-*.json")), default="")
 
 
 def _digest(key: str) -> str:
