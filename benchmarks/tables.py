@@ -246,13 +246,15 @@ def readme() -> str:
             difference = found.difference("derts" + suffix, "random" + suffix)
             updates = str(runs[0]["config"]["updates"])
             rows.append((f"{learner}, {kind} \\*", updates, *cells, difference.shown("+")))
+    changed = any("†" in row[0] for row in rows)
+    since = " †: a recipe that has changed since, to be run again." if changed else ""
     text = f"""{BEGIN}
 {markdown(rows)}
 
 Accuracy in % on 600 clean test tasks, mean over three paired seeds; ± is the 95% interval of the
 paired difference (Student's t). One H200; [docs/results.md](docs/results.md) has the numbers behind
 it and the commands that made them. \\*: an earlier preset, which did not mend labels yet, and ANIL
-without smoothing. †: a recipe that has changed since, to be run again.
+without smoothing.{since}
 {END}"""
     before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
     return before + text + rest.partition(END)[2]
