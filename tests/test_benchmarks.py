@@ -151,6 +151,18 @@ def test_few_classes_keeps_a_curve_per_run(tmp_path: Path) -> None:
     assert runs[1]["config"]["augment"] == {"mirror": True, "shift": 4}
 
 
+def test_wrong_labels_are_learnt_with_images_as_they_are_and_seen_anew(tmp_path: Path) -> None:
+    words = ["--quick", "--learners", "protonet", "--tasks", "25% swapped"]
+    program("wrong_labels_seen_anew.py", *words, "--out", str(tmp_path / "out.json"))
+    runs = json.loads((tmp_path / "out.json").read_text())["runs"]
+    told = [(run["images"], run["strategy"]) for run in runs]
+    assert told == [(images, name) for images in ("as they are", "seen anew")
+                    for name in ("random", "derts")]  # fmt: skip
+    for run in runs:
+        assert run["config"]["tasks"]["noise"] == "swap"
+        assert run["config"]["augment"]["mirror"] == (run["images"] == "seen anew")
+
+
 def test_learning_curves_are_those_of_the_run(tmp_path: Path) -> None:
     only = "shot=1,learner=protonet,strategy=random"
     words = ["table1", "--dataset", "glyphs", "--only", only, "--updates-scale", "0.002"]
