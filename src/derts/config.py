@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 from derts.config_limits import check_together, ranges
 from derts.errors import DertsError
 
+Precision = Literal["float32", "bfloat16"]
+
 
 class KnownGood(NamedTuple):
     """Values that work for a learner."""
@@ -177,7 +179,7 @@ class HardwareConfig:
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps, …"""
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
     """Arithmetic of the backbone; the learner's head is always float32."""
     channels_last: bool = True
     """Memory format of images and filters (faster on CPU and GPU)."""

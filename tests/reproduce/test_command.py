@@ -24,6 +24,8 @@ def test_the_dry_run_lists_every_cell_of_every_table(
         assert sum(line.startswith(f"{name} ") for line in lines) == len(cells(name))
     assert sum(len(table["cells"]) for table in paper()["tables"].values()) < len(lines)
     assert all("(assumed)" in line for line in lines if line.startswith("table1 "))
+    needy = "3 of 3 seeds to run, in a run counted above; needs --dataset mini=PATH"
+    assert all(line.endswith(needy) for line in lines if line.startswith("case-study "))
     assert not any(in_folder.iterdir())
 
 
@@ -33,12 +35,15 @@ def test_every_table_and_figure_runs_on_glyphs_once(
     assert run(["reproduce", "all", *GLYPHS, "--devices", "cpu"]) == 0
     shown = capsys.readouterr().out
     assert "not run" not in shown
+    assert "glyphs for tiered-imagenet 5-way 1-shot cnn4" in shown
     assert "Run on the built-in glyphs instead of ImageNet" in shown
     report = in_folder / "runs" / "reproduce" / "report"
     for name in NAMES:
         assert f"{name}: " in shown
         for suffix in (".md", ".html", ".json"):
             assert (report / f"reproduce-{name}-glyphs-x0.0002{suffix}").stat().st_size
+        # glyphs are nothing to hold against ImageNet
+        assert "🟢" not in (report / f"reproduce-{name}-glyphs-x0.0002.md").read_text()
     assert (report / "reproduce-figure2-glyphs-x0.0002.png").read_bytes().startswith(b"\x89PNG")
     runs = in_folder / "runs" / "reproduce" / "glyphs"
     pictures = list(runs.glob("*/case-study.png"))
@@ -62,6 +67,12 @@ def test_every_table_and_figure_runs_on_glyphs_once(
 
     committed = in_folder / "results"
     report.rename(committed)
+    (committed / "reproduce-table2-glyphs-x0.0002.json").unlink()
+    assert run(["reproduce", "table2", "table4", *GLYPHS, "--report", "--from", "results"]) == 0
+    shown = capsys.readouterr().out
+    assert "There is no results/reproduce-table2-glyphs-x0.0002.json." in shown
+    assert run(["reproduce", "table2", *GLYPHS, "--report", "--from", "results"]) == 2
+    assert "it has no reproduce-table2-glyphs-x0.0002.json; there are" in capsys.readouterr().err
     assert run(["reproduce", "table4", *GLYPHS, "--report", "--from", str(committed)]) == 0
     again = report / "reproduce-table4-glyphs-x0.0002.md"
     assert again.read_text() == (committed / again.name).read_text()
@@ -91,6 +102,14 @@ def test_only_what_is_asked_for_is_run_and_reported(
     assert report.count("| not run |") == 18 - 2
 
 
+def test_a_table_that_only_empties_is_named(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["table1", "table2", "--only", "fraction=0.1", "--dry-run", "--devices", "cpu"]
+    assert run(["reproduce", *words]) == 0
+    assert capsys.readouterr().out.startswith("table2: --only leaves none of its cells\n")
+
+
 def test_mistakes_are_one_line(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in (
         (["table9"], "did you mean"),
@@ -103,6 +122,7 @@ def test_mistakes_are_one_line(in_folder: Path, capsys: pytest.CaptureFixture[st
         (["table1", "--preset", "nothing"], "no preset 'nothing'"),
         (["table1", "--preset", "gpu", "derts"], "--preset gpu derts changes strategy"),
         (["table1", "--from", "results"], "add --report"),
+        (["table1", "--dry-run", "--report"], "give one of them"),
         (["table1", "--report", "--from", "results"], "no results at"),
         (["table3", "--dataset", "mini=nowhere"], "nowhere does not exist"),
         (["table3", "--dataset", "glyphs", "--devices", "cuda:99"], "cuda:99 cannot be used"),

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from derts.errors import DertsError
-from derts.reproduce.job import Folders, make_config, make_jobs, point_file, to_run
+from derts.reproduce.job import Folders, make_config, make_jobs, measured_to, point_file, to_run
+from derts.reproduce.outcomes import measured_jobs
 from derts.reproduce.paper import paper
 from derts.reproduce.recipe import NAMES, Cell, cells, chosen_names, keep_only, read_recipe
 from derts.reproduce.scale import Scale, parse_datasets
@@ -159,6 +160,46 @@ def test_of_two_folders_of_one_run_the_one_measured_further_counts(
             point_file(folder, 3000).write_text("{}")
     (again,) = make_jobs(found, [0], Scale(data), Folders(tmp_path)).values()
     assert again.folder.name == further
+
+
+def test_a_report_is_of_all_seeds_there_are_and_of_the_precision_they_have(tmp_path: Path) -> None:
+    from derts.config_file import to_toml
+
+    found = keep_only(cells("table3"), ["strategy=derts", "shot=5", "learner=anil"])
+    data = parse_datasets(["mini=stores/mini"])
+    plain, gpu = Scale(data), Scale(data, presets=("gpu",))
+    for seed in (0, 4):
+        ((_, job),) = make_jobs(found, [seed], gpu, Folders(tmp_path)).items()
+        job.folder.mkdir(parents=True)
+        (job.folder / "config.toml").write_text(to_toml(job.config))
+        point_file(job.folder, 10000).write_text("{}")
+    for asked in (plain, gpu):
+        jobs = measured_jobs(found, [0, 1], asked, Folders(tmp_path))
+        assert {seed: measured_to(job.folder) for (_, seed), job in jobs.items()} == {
+            0: 10000,
+            1: 0,
+            4: 10000,
+        }
+    # what is to be run is in the precision asked for
+    assert len(to_run(make_jobs(found, [0, 4], plain, Folders(tmp_path)))) == 2
+    assert not to_run(make_jobs(found, [0, 4], gpu, Folders(tmp_path)))
+    # and once one run is there in it, so is the report
+    (job,) = make_jobs(found, [0], plain, Folders(tmp_path)).values()
+    job.folder.mkdir()
+    (job.folder / "config.toml").write_text(to_toml(job.config))
+    point_file(job.folder, 1000).write_text("{}")
+    jobs = measured_jobs(found, [0], plain, Folders(tmp_path))
+    assert [measured_to(job.folder) for job in jobs.values()] == [1000, 0]
+
+
+def test_cells_are_picked_by_weights_and_by_all_classes() -> None:
+    bare = keep_only(cells("table5"), ["weights=no"])
+    assert {cell.setting.variant for cell in bare} == {"paper, no weights", "derts, no weights"}
+    every = cells("table1")
+    for word in ("all", "64", "0"):
+        assert keep_only(every, [f"classes={word}"]) == every
+    with pytest.raises(DertsError, match="classes is 16"):
+        keep_only(cells("table3"), ["classes=64"])
 
 
 def test_a_run_made_before_a_setting_is_known_by_what_it_was_then(tmp_path: Path) -> None:

@@ -43,11 +43,11 @@ class ReproduceOptions:
     """Paired seeds: 0, 1, …"""
     only: Annotated[tuple[str, ...], unset("KEY=VALUE,… …")] = ()
     """Just the cells with these values, as learner=anil,strategy=random,shot=5,fraction=0.1 (also
-    dataset, backbone, classes, noise, ratio); values of one key are alternatives."""
+    dataset, backbone, classes, noise, ratio, weights=no); values of one key are alternatives."""
     updates_scale: float = 1.0
     """Multiplies updates, warm-up and evaluation points: 0.1 for a quick look."""
     preset: Annotated[tuple[str, ...], unset("NAME [NAME …]")] = ()
-    """Presets of derts train on top of the recipes: gpu for bfloat16 and torch.compile."""
+    """Presets of derts train on top of the recipes: gpu for bfloat16 and the fastest kernels."""
     dry_run: bool = False
     """Only list every cell with its estimated time."""
     report: bool = False
@@ -76,6 +76,8 @@ def reproduce(arguments: Sequence[str]) -> None:
         raise DertsError(
             f"--updates-scale is {options.updates_scale}: it must be between 1e-06 and 100"
         )
+    if options.dry_run and options.report:
+        raise DertsError("--dry-run lists what would be run, --report what was: give one of them")
     if options.from_results is not None and not options.report:
         raise DertsError("--from reads results for a report: add --report")
 
@@ -84,9 +86,11 @@ def reproduce(arguments: Sequence[str]) -> None:
     from derts.reproduce.scale import Scale, parse_datasets
 
     scale = Scale(parse_datasets(options.dataset), options.updates_scale, options.preset)
-    experiment = Experiment.make(
-        chosen_names(options.names), options.only, range(options.seeds), scale, options.out
-    )
+    names = chosen_names(options.names)
+    experiment = Experiment.make(names, options.only, range(options.seeds), scale, options.out)
+    for name in names:
+        if name not in experiment.names:
+            print(f"{name}: --only leaves none of its cells")
     if options.dry_run:
         _show_plan(experiment, options.devices)
         return

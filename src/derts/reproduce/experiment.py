@@ -13,6 +13,7 @@ from derts.reproduce.outcomes import (
     Outcomes,
     collect,
     load_outcomes,
+    measured_jobs,
     result_file,
     save_outcomes,
 )
@@ -27,7 +28,7 @@ from derts.runs import write_atomically
 class Experiment:
     """Cells that are asked for, and the runs that they need.
 
-    `known` are the runs of the whole tables: they are reported where they are there already.
+    Reports are of whole tables, with all of their runs that are there already.
 
     >>> from pathlib import Path
     >>> asked = Experiment.make(["table3", "table8"], ["learner=anil", "shot=1"], range(3),
@@ -39,7 +40,7 @@ class Experiment:
     names: tuple[str, ...]
     cells: tuple[Cell, ...]
     jobs: dict[tuple[Setting, int], Job]
-    known: dict[tuple[Setting, int], Job]
+    seeds: tuple[int, ...]
     scale: Scale
     out: Path
 
@@ -51,10 +52,8 @@ class Experiment:
         whole = [cell for name in names for cell in cells(name)]
         found = keep_only(whole, only)
         kept = tuple(name for name in names if any(cell.table == name for cell in found))
-        folders = Folders(out)
-        jobs = make_jobs(found, seeds, scale, folders)
-        known = make_jobs(with_references(whole), seeds, scale, folders)
-        return Experiment(kept, found, jobs, known, scale, out)
+        jobs = make_jobs(found, seeds, scale, Folders(out))
+        return Experiment(kept, found, jobs, tuple(seeds), scale, out)
 
     def to_run(self) -> list[Job]:
         """The runs that are not finished and whose data is given."""
@@ -68,10 +67,11 @@ class Experiment:
             )
         return to_run(have)
 
-    def outcomes(self) -> Outcomes:
-        """What the run folders hold of the named tables and of random sampling beside them."""
-        whole = [cell for name in self.names for cell in cells(name)]
-        return collect(with_references(whole), self.known)
+    def measured(self) -> tuple[dict[tuple[Setting, int], Job], Outcomes]:
+        """The runs of the named tables and of random sampling beside them, and what they hold."""
+        whole = with_references([cell for name in self.names for cell in cells(name)])
+        jobs = measured_jobs(whole, self.seeds, self.scale, Folders(self.out))
+        return jobs, collect(whole, jobs)
 
     def plan(self, device: str) -> list[Planned]:
         """Every cell with its state and estimated time on a device."""
@@ -88,11 +88,14 @@ class Experiment:
         They are written as Markdown, HTML and, unless they come from `results`, as JSON. Returns
         the files written.
         """
+        if results is not None:
+            check_results(results, self.names, self.scale)
         folder = self.out / "report"
         folder.mkdir(parents=True, exist_ok=True)
-        held = self.outcomes() if results is None else {}
+        jobs, held = self.measured() if results is None else ({}, {})
         written: list[Path] = []
         for name in self.names:
+            asked = [cell for cell in self.cells if cell.table == name]
             file = result_file(folder, name, self.scale)
             if results is None:
                 save_outcomes(file, name, with_references(cells(name)), held, self.scale.notes())
@@ -100,18 +103,37 @@ class Experiment:
                 whole = file
             else:
                 whole = result_file(results, name, self.scale)
-            asked = [cell for cell in self.cells if cell.table == name]
+                if not whole.is_file():
+                    print_report(_report(name, asked, {}, [f"There is no {whole}."]))
+                    continue
             print_report(read_report(whole, asked))
             report = read_report(whole)
             for suffix, text in ((".md", markdown(report)), (".html", as_html(report))):
                 write_atomically(file.with_suffix(suffix), text.encode())
                 written.append(file.with_suffix(suffix))
-            written += draw_figures(name, self.known, file, None if results is None else whole)
+            written += draw_figures(name, jobs, file, None if results is None else whole)
         return written
+
+
+def check_results(results: Path, names: Sequence[str], scale: Scale) -> None:
+    """At least one of the named tables must have a file among results; else say what is there."""
+    if any(result_file(results, name, scale).is_file() for name in names):
+        return
+    there = [path.name for path in results.glob("reproduce-*.json") if "curves" not in path.name]
+    hint = (
+        f"there are {', '.join(sorted(there))} (-x0.5: add --updates-scale 0.5)"
+        if there
+        else "name the folder that such files lie in, or leave out --from"
+    )
+    wanted = ", ".join(result_file(results, name, scale).name for name in names)
+    raise DertsError(f"no results at {results}: it has no {wanted}; {hint}")
 
 
 def read_report(path: Path, asked: Sequence[Cell] | None = None) -> Report:
     """The report of a table from the JSON file that a run of the grid wrote; all cells or some."""
     name, outcomes, notes = load_outcomes(path)
-    found = cells(name) if asked is None else asked
+    return _report(name, cells(name) if asked is None else asked, outcomes, notes)
+
+
+def _report(name: str, found: Sequence[Cell], outcomes: Outcomes, notes: Sequence[str]) -> Report:
     return make_report(name, read_recipe(name)["title"], found, outcomes, notes)

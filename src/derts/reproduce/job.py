@@ -129,14 +129,17 @@ class Folders:
     def __init__(self, out: Path) -> None:
         self.out = out
         self.known: dict[str, Path] = {}
+        self.seeds: set[int] = set()
         for file in sorted(out.glob("*/*/config.toml")):
             folder = file.parent
             try:
-                key = identity(Run.open(folder).config, folder.parent.name)
+                config = Run.open(folder).config
             except DertsError:
                 continue  # of a version whose settings are no longer known
+            self.seeds.add(config.seed)
+            key = identity(config, folder.parent.name)
             twin = self.known.get(key)
-            if twin is None or _measured_to(folder) > _measured_to(twin):
+            if twin is None or measured_to(folder) > measured_to(twin):
                 self.known[key] = folder
 
     def of(self, setting: Setting, config: TrainConfig, dataset: str) -> Path:
@@ -158,11 +161,6 @@ class Folders:
         strategy = StrategyConfig(warmup=config.strategy.warmup)
         key = identity(replace(config, strategy=strategy), dataset)
         return self.out / "warm-ups" / dataset / _digest(key)
-
-
-def _measured_to(folder: Path) -> str:
-    """The last of the names that `point_file` gives, which sort by update."""
-    return max((file.name for file in folder.glob("result-*.json")), default="")
 
 
 def _digest(key: str) -> str:
@@ -223,3 +221,13 @@ def to_run(jobs: Mapping[tuple[Setting, int], Job]) -> list[Job]:
 def point_file(folder: Path, update: int) -> Path:
     """Where a run keeps what was measured at an update."""
     return folder / f"result-{update:07d}.json"
+
+
+def measured_to(folder: Path) -> int:
+    """The last update at which a run was measured; 0 where it was not.
+
+    >>> measured_to(Path("nowhere"))
+    0
+    """
+    names = (file.stem.removeprefix("result-") for file in folder.glob("result-*.json"))
+    return max((int(name) for name in names if name.isdigit()), default=0)

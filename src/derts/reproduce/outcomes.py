@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from derts.config import Precision
 from derts.errors import DertsError
-from derts.reproduce.job import Job, point, point_file
+from derts.reproduce.job import Folders, Job, make_jobs, measured_to, point, point_file
 from derts.reproduce.recipe import NAMES, Cell, Setting, cells, with_references
 from derts.reproduce.scale import Scale
 from derts.runs import write_atomically
@@ -44,6 +45,13 @@ class Outcome:
         return best
 
     @property
+    def measured_on(self) -> str:
+        """The machine, and the precision where it is not the usual one."""
+        name = str(self.machine.get("accelerator", self.machine.get("processor")))
+        precision = self.config.get("hardware", {}).get("precision", "float32")
+        return name if precision == "float32" else f"{name}, in {precision}"
+
+    @property
     def accuracy(self) -> float:
         """Mean over test tasks, percent."""
         return 100 * sum(self.correct) / (self.questions * len(self.correct))
@@ -56,6 +64,34 @@ class Outcome:
 Key = tuple[Setting, float]
 Outcomes = dict[Key, dict[int, Outcome]]
 """By setting and share of training, then by seed."""
+
+
+def measured_jobs(
+    found: Sequence[Cell], seeds: Sequence[int], scale: Scale, folders: Folders
+) -> dict[tuple[Setting, int], Job]:
+    """The runs of cells for a report: with every seed that is there, asked for or not.
+
+    Where none of them was measured in the precision asked for, those in the other count: a report
+    is of what is there. Precisions are never mixed.
+    """
+    every = sorted({*seeds, *folders.seeds})
+    asked = make_jobs(found, every, scale, folders)
+    for precision in get_args(Precision):
+        other = {pair: _in_precision(job, precision, folders) for pair, job in asked.items()}
+        if not _any_measured(asked) and _any_measured(other):
+            return other
+    return asked
+
+
+def _any_measured(jobs: Mapping[tuple[Setting, int], Job]) -> bool:
+    return any(measured_to(job.folder) for job in jobs.values())
+
+
+def _in_precision(job: Job, precision: Precision, folders: Folders) -> Job:
+    hardware = replace(job.config.hardware, precision=precision)
+    config = replace(job.config, hardware=hardware)
+    folder = folders.of(job.setting, config, job.folder.parent.name)
+    return replace(job, config=config, folder=folder)
 
 
 def collect(found: Sequence[Cell], jobs: Mapping[tuple[Setting, int], Job]) -> Outcomes:

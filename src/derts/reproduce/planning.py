@@ -100,7 +100,7 @@ def plan(
             reached[job.folder] = max(before, updates)
         state = _state(seeds, todo, shared)
         if todo and cell.setting.dataset not in data:
-            state = f"needs --dataset {cell.setting.dataset.partition('-')[0]}=PATH"
+            state += f"; needs --dataset {cell.setting.dataset.partition('-')[0]}=PATH"
         planned.append(Planned(cell, updates, state, work, measured))
     return planned
 

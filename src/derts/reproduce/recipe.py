@@ -16,7 +16,11 @@ from derts.reproduce.paper import paper
 
 NAMES = (*(f"table{number}" for number in range(1, 9)), "figure2", "case-study")
 """What can be reproduced."""
-FILTERS = ("dataset", "shot", "learner", "strategy", "backbone", "classes", "noise", "ratio")
+FILTERS = (
+    "dataset", "shot", "learner", "strategy", "backbone", "classes", "noise", "ratio", "weights",
+    "fraction",
+)  # fmt: skip
+ALL_CLASSES = ("0", "64")  # other words for all of them
 SHORT_NAMES = {"mini": "mini-imagenet", "tiered": "tiered-imagenet"}
 
 
@@ -166,18 +170,18 @@ def keep_only(found: Sequence[Cell], words: Sequence[str]) -> tuple[Cell, ...]:
     >>> [cell.setting.strategy for cell in kept]
     ['random', 'us']
     """
-    known = (*FILTERS, "fraction")
     wanted: dict[str, set[str]] = {}
     for word in ",".join(words).split(",") if words else []:
         key, sign, value = word.strip().partition("=")
-        if key not in known or not sign or not value:
+        if key not in FILTERS or not sign or not value:
             raise DertsError(
                 f"--only {word.strip()!r} is not understood: write key=value, with key one of "
-                f"{', '.join(known)}"
+                f"{', '.join(FILTERS)}"
             )
         choices = {_text(cell, key) for cell in found}
         value = SHORT_NAMES.get(value, value)
         value = f"{float(value):g}" if _is_number(value) else value
+        value = "all" if key == "classes" and value in ALL_CLASSES else value
         if value not in choices:
             raise DertsError(
                 f"--only {key}={value} leaves nothing: {key} is {' or '.join(sorted(choices))}"
@@ -190,6 +194,10 @@ def keep_only(found: Sequence[Cell], words: Sequence[str]) -> tuple[Cell, ...]:
 
 def _text(cell: Cell, key: str) -> str:
     value = cell.fraction if key == "fraction" else getattr(cell.setting, key)
+    if key == "weights":
+        return "yes" if value else "no"
+    if key == "classes" and value == 0:
+        return "all"
     return value if isinstance(value, str) else f"{value:g}"
 
 

@@ -73,7 +73,7 @@ def make_report(
         for cell in found
         for outcome in outcomes.get((cell.setting, cell.fraction), {}).values()
     ]
-    makers = {str(one.machine.get("accelerator", one.machine.get("processor"))) for one in made}
+    makers = {one.measured_on for one in made}
     said = [LEGEND[found[0].metric]] if found else []
     said += [JUDGED_BY_BEST] if any(one.judged_by_best for one in made) else []
     said += notes
@@ -85,8 +85,10 @@ def make_report(
 def _row(cell: Cell, outcomes: Outcomes, at_updates: Mapping[tuple[Setting, int], Cell]) -> Row:
     setting, metric = cell.setting, cell.metric
     digits = 2 if metric == "accuracy" else 3
-    head = (setting.place, setting.learner, setting.variant, f"{100 * cell.fraction:g}%")
     seeds = outcomes.get((setting, cell.fraction), {})
+    glyphs = any(one.config.get("data") == "glyphs" for one in seeds.values())
+    place = f"glyphs for {setting.place}" if glyphs else setting.place
+    head = (place, setting.learner, setting.variant, f"{100 * cell.fraction:g}%")
     values = _values(seeds, metric)
     wanted = round(cell.fraction * setting.updates)
     if not values:
@@ -113,7 +115,7 @@ def _row(cell: Cell, outcomes: Outcomes, at_updates: Mapping[tuple[Setting, int]
     times = [one.seconds_per_update for one in seeds.values() if one.seconds_per_update is not None]
     each = f"{sum(times) / len(times):.3f}" if times else ""
     texts = (*head, theirs, ours.shown("", digits), difference, str(len(values)), count, each)
-    return Row(texts, _verdict(beside, ours.mean))
+    return Row(texts, "no comparison" if glyphs else _verdict(beside, ours.mean))
 
 
 def _only_warm_up(outcome: Outcome) -> bool:
