@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from derts.config_file import as_values
+from derts.reproduce.curves import draw_curves, load_curves
 from derts.reproduce.experiment import read_report
+from derts.reproduce.figures import beside
 from derts.reproduce.job import make_config
-from derts.reproduce.outcomes import Outcome, load_outcomes
+from derts.reproduce.outcomes import Outcome, Outcomes, load_outcomes
 from derts.reproduce.recipe import NAMES, Setting, cells
-from derts.reproduce.report import HEADING, OURS
+from derts.reproduce.report import HEADING, LEGEND, OURS
 from derts.reproduce.scale import Scale
 from derts.runs import AS_IT_WAS
 from derts.statistics import over_seeds, paired_difference
@@ -20,17 +22,21 @@ Rows = list[tuple[str, ...]]
 Markdown = Callable[[Rows], str]
 STRATEGY = HEADING.index("strategy")
 SEEDS = 3
-UNUSED = ("figure2", "case-study")  # curves and pictures of runs, no numbers of their own
 
 
 def paper_experiments(results: Path, markdown: Markdown) -> str:
     """What `derts reproduce` has measured so far, and every cell that it has not."""
-    files = sorted(results.glob("reproduce-*.json"))
+    files = [
+        path
+        for name in NAMES
+        for path in sorted(results.glob(f"reproduce-{name}*.json"))
+        if "curves" not in path.name
+    ]
     parts = [
         "## The paper's experiments, ours beside theirs\n",
-        "From `derts reproduce` ([reproduce.md](reproduce.md)); `paper` is its method to the "
-        "letter, `derts` ours, and the paper's own DERTS stands beside both. 🟢: ours is at least "
-        "theirs. Differences to random sampling are paired by seed.\n",
+        f"From `derts reproduce` ([reproduce.md](reproduce.md)). {LEGEND['accuracy']} Here green "
+        "is 🟢. A run's learning rate decays over all of its updates: at 10 and 30% it has hardly "
+        "fallen, and a run of so many updates in all would do better.\n",
     ]
     parts += [_measured(file, markdown) for file in files]
     parts.append(_not_run(files, markdown))
@@ -55,8 +61,13 @@ def readme_of_paper(results: Path) -> Rows:
             means = [f"{over_seeds(one).mean:.2f}" for one in values]
             difference = paired_difference(values[2], values[0]).shown("+")
             updates = str(random[seeds[0]].updates)
-            mark = " †" if _changed(setting, random[seeds[0]]) else ""
-            name = f"{setting.learner}, {what}{classes}{mark}"
+            settings = (setting, *others)
+            changed = any(
+                _changed(of, one[seed])
+                for of, one in zip(settings, found, strict=True)
+                for seed in seeds
+            )
+            name = f"{setting.learner}, {what}{classes}{' †' if changed else ''}"
             rows.append((name, updates, *means, difference))
     return rows
 
@@ -81,7 +92,36 @@ def _measured(file: Path, markdown: Markdown) -> str:
     notes = "\n".join(f"{note}\n" for note in report.notes[1:] if "not run" not in note)
     if since:
         notes += f"\n†: made before the recipe had {', '.join(since)}; to be run again.\n"
-    return f"### {report.name}: {report.title}\n\n`{file.name}`. {notes}\n{markdown(rows)}\n"
+    if beside(file, "-curves.json").exists():
+        notes += f"\n![{report.title}](figures/{file.stem}.png)\n"
+    return (
+        f"### {report.name}: {report.title}\n\n`{file.name}`, made by\n\n"
+        f"```\n{_command(file, outcomes)}\n```\n\n{notes}\n{markdown(rows)}\n"
+    )
+
+
+def draw_paper_figures(results: Path, folder: Path) -> None:
+    """Pictures that belong to results."""
+    for file in results.glob("reproduce-figure2*-curves.json"):
+        name = file.name.replace("-curves.json", ".png")
+        draw_curves(load_curves(file), folder / name)
+
+
+def _command(file: Path, outcomes: Outcomes) -> str:
+    """What makes a result file again, given a prepared store."""
+    name, _, scale = file.stem.removeprefix("reproduce-").partition("-x")
+    words = [f"derts reproduce {name} --dataset mini=stores/mini --preset gpu"]
+    words += [f"--updates-scale {scale}"] if scale else []
+    run = {"strategy": dict.fromkeys(setting.strategy for setting, _ in outcomes)}
+    run |= {"shot": dict.fromkeys(str(setting.shot) for setting, _ in outcomes)}
+    every = {"strategy": {cell.setting.strategy for cell in cells(name)}}
+    every |= {"shot": {str(cell.setting.shot) for cell in cells(name)}}
+    only = [f"{key}={value}" for key, some in run.items() if set(some) != every[key]
+            for value in some]  # fmt: skip
+    last = max(fraction for _, fraction in outcomes)
+    only += [f"fraction={last:g}"] if last < max(cell.fraction for cell in cells(name)) else []
+    words += [f"--only {','.join(only)}"] if only else []
+    return " ".join(words)
 
 
 def _changed(setting: Setting, outcome: Outcome) -> list[str]:
@@ -89,9 +129,12 @@ def _changed(setting: Setting, outcome: Outcome) -> list[str]:
     today = as_values(make_config(setting, outcome.seed, Scale({})))
     was, found = as_values(AS_IT_WAS), []
     for part, skipped in (
-        ("learner", ()),
-        ("strategy", ("warmup",)),
+        ("tasks", ()),
         ("augment", ()),
+        ("model", ()),
+        ("learner", ()),
+        ("optimiser", ()),
+        ("strategy", ("warmup",)),  # follows the scale
         ("evaluation", ("tasks", "query", "seed", "split")),
     ):
         if part == "strategy" and setting.strategy in ("random", "us", "ats"):
@@ -112,16 +155,17 @@ def _given(value: object) -> str:
 
 
 def _not_run(files: list[Path], markdown: Markdown) -> str:
-    """Every cell without a number of ours, by table, setting and learner."""
-    run = set()
+    """Every cell without a number of ours, or at fewer updates only, by table and setting."""
+    run, shorter = set(), dict.fromkeys(NAMES, 0)
     for file in files:
         name, outcomes, _ = load_outcomes(file)
         run |= {(name, setting, fraction) for setting, fraction in outcomes}
+        for (setting, fraction), seeds in outcomes.items():
+            wanted = round(fraction * setting.updates)
+            shorter[name] += all(one.updates < wanted for one in seeds.values())
     rows: Rows = [("table", "setting", "learner", "not run")]
     missing = total = 0
     for name in NAMES:
-        if name in UNUSED:
-            continue
         groups: dict[tuple[str, str], dict[str, list[str]]] = {}
         for cell in cells(name):
             total += 1
@@ -132,7 +176,9 @@ def _not_run(files: list[Path], markdown: Markdown) -> str:
         for (place, learner), variants in groups.items():
             texts = [f"{variant} ({', '.join(points)})" for variant, points in variants.items()]
             rows.append((name, place, learner, "; ".join(texts)))
+    fewer = ", ".join(f"{count} of {name}" for name, count in shorter.items() if count)
     return (
         f"### Not run\n\n{missing} of {total} cells have no number of ours yet (in brackets: after "
-        f"which share of the updates).\n\n{markdown(rows)}\n"
+        f"which share of the updates). With fewer updates than the recipe's, as the tables above "
+        f"say, and not yet with all of them: {fewer}.\n\n{markdown(rows)}\n"
     )

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paper_tables import paper_experiments, readme_of_paper
+from paper_tables import draw_paper_figures, paper_experiments, readme_of_paper
 from performance_tables import BLOCKS, draw_growth, renewed
 
 from derts.comparison import Comparison
@@ -272,6 +272,7 @@ def main() -> None:
     for path, text in pages.items():
         path.write_text(text, encoding="utf-8")
     draw_growth()
+    draw_paper_figures(RESULTS, ROOT / "docs" / "figures")
     for path in RESULTS.glob("diagnosis-*.json"):
         values = json.loads(path.read_text(encoding="utf-8"))
         draw_diagnosis(values, ROOT / "docs" / "figures" / f"{path.stem}.png")

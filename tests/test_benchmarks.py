@@ -191,3 +191,36 @@ def test_without_a_gpu_the_kernels_are_not_checked() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     if done.returncode == 1:
         assert done.stderr.startswith("the kernels need an NVIDIA GPU and Triton")
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value", "matters"),
+    [
+        ("strategy", "doubt", "none", True),
+        ("optimiser", "lr", 0.123, True),
+        ("hardware", "channels_last", False, False),
+    ],
+)
+def test_rows_of_another_recipe_are_marked(
+    part: str,
+    name: str,
+    value: object,
+    matters: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from paper_tables import readme_of_paper
+
+    for file in (ROOT / "results").glob("reproduce-*.json"):
+        content = json.loads(file.read_text())
+        if isinstance(content, dict) and content["table"] == "table1":
+            for config in content["configs"].values():
+                if part != "strategy" or config["strategy"]["name"] == "derts":
+                    config[part][name] = value
+        (tmp_path / file.name).write_text(json.dumps(content))
+    rows = [row[0] for row in readme_of_paper(tmp_path)]
+    plain = [row[0] for row in readme_of_paper(ROOT / "results")]
+    assert not any("†" in row for row in plain)
+    of_table1 = [row for row in plain if row.endswith(", clean")]
+    assert [row for row in rows if "†" in row] == [f"{row} †" for row in of_table1 if matters]

@@ -121,8 +121,11 @@ def test_the_papers_experiments_can_be_followed(
 ) -> None:
     """As the page says, but for built-in data in place of mini-ImageNet, and hardly any updates."""
     reproduce = [words for words in commands(ROOT / "docs/reproduce.md") if words[0] == "reproduce"]
-    assert len(reproduce) == 4
-    for words in reproduce[:3]:  # the last, all of it, runs in tests/reproduce
+    assert len(reproduce) == 5
+    (in_folder / "results").symlink_to(ROOT / "results")
+    assert run(reproduce[4]) == 0
+    assert "Measured on: NVIDIA H200, in bfloat16." in capsys.readouterr().out
+    for words in reproduce[:3]:  # the next, all of it, runs in tests/reproduce
         text = " ".join(words).replace("mini=stores/mini", "glyphs").replace("--preset gpu", "")
         small = ["--updates-scale", "0.0002", "--seeds", "1"]
         assert run([*text.split(), *small]) == 0, f"{text}: {capsys.readouterr().err}"

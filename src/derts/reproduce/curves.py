@@ -101,7 +101,7 @@ def draw_curves(found: Sequence[Curve], path: Path) -> None:
                 _draw(left, runs, "accuracy", color)
                 _draw(right, runs, "loss", color)
         left.set(title=title, xlabel="updates", ylabel="accuracy on validation classes, %")
-        right.set(title=title, xlabel="updates", ylabel="training loss (noisy labels)")
+        right.set(title=title, xlabel="updates", ylabel="training loss (labels as trained on)")
         left.legend(frameon=False, fontsize=8)
     save_figure(figure, path, dpi=150)
 

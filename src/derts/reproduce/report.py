@@ -91,8 +91,9 @@ def _row(cell: Cell, outcomes: Outcomes, at_updates: Mapping[tuple[Setting, int]
     head = (place, setting.learner, setting.variant, f"{100 * cell.fraction:g}%")
     values = _values(seeds, metric)
     wanted = round(cell.fraction * setting.updates)
+    of_recipe = f"{'recipe' if cell.paper is None else 'paper'} {wanted}"
     if not values:
-        return Row((*head, _theirs(cell), NOT_RUN, "", "", f"paper {wanted}", ""), "not run")
+        return Row((*head, _theirs(cell), NOT_RUN, "", "", of_recipe, ""), "not run")
     ours = over_seeds(list(values.values()))
     difference = ""
     if setting.strategy != "random":
@@ -109,7 +110,7 @@ def _row(cell: Cell, outcomes: Outcomes, at_updates: Mapping[tuple[Setting, int]
     if updates != [wanted]:
         equal = at_updates.get((setting, updates[0])) if len(updates) == 1 else None
         if equal is None or equal.paper is None or metric != "accuracy":
-            count += f" (paper {wanted})"
+            count += f" ({of_recipe})"
         else:  # the fairer comparison: the paper's own number after as many updates
             theirs, beside = f"{_theirs(equal)} at {updates[0]}", equal
     times = [one.seconds_per_update for one in seeds.values() if one.seconds_per_update is not None]
