@@ -163,6 +163,13 @@ def test_wrong_labels_are_learnt_with_images_as_they_are_and_seen_anew(tmp_path:
         assert run["config"]["augment"]["mirror"] == (run["images"] == "seen anew")
 
 
+def test_choices_among_clean_tasks_differ(tmp_path: Path) -> None:
+    words = ["--quick", "--seeds", "0", "--learners", "protonet", "--out", str(tmp_path / "o.json")]
+    assert len(program("clean_choices.py", *words).splitlines()) == 8
+    runs = json.loads((tmp_path / "o.json").read_text())["runs"]
+    assert len({tuple(run["accuracies"]) for run in runs}) >= 6  # two updates part few of them
+
+
 def test_learning_curves_are_those_of_the_run(tmp_path: Path) -> None:
     only = "shot=1,learner=protonet,strategy=random"
     words = ["table1", "--dataset", "glyphs", "--only", only, "--updates-scale", "0.002"]

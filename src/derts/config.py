@@ -132,8 +132,9 @@ class StrategyConfig:
     """derts: share of the pool that is selected."""
     estimate: Literal["logit-theta", "logit", "last-layer", "feature", "error-profile"] = "logit"
     """derts: what stands for a task's gradient (docs/estimates.md)."""
-    engine: Literal["greedy", "lazy", "stochastic", "uniform", "hardest"] = "greedy"
-    """derts: facility location, exact, lazy or stochastic; or a uniform choice."""
+    engine: Literal["greedy", "lazy", "stochastic", "uniform", "hardest", "confused"] = "greedy"
+    """derts: facility location, exact, lazy or stochastic; or tasks at random, the hardest, or
+    those with the classes that the model confuses most."""
     epsilon: float = 0.01
     """derts, stochastic: smaller looks at more candidates."""
     weights: Literal["counts", "none", "calibrated"] = "calibrated"

@@ -31,6 +31,7 @@ LITERAL = {
 
 PRESETS: dict[str, Values] = {
     "gpu": {"hardware": {"precision": "bfloat16", "channels_last": True, "compile": True}},
+    "augment": {"augment": {"mirror": True, "shift": 8}},
     "derts": {"strategy": {"name": "derts"}},
     "paper": {"strategy": {**LITERAL, "drop_score": "none"}},
     "paper-noisy": {

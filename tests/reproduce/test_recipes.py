@@ -147,8 +147,9 @@ def test_a_run_is_recognised_when_settings_were_added_since(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("further", ["first", "second"])
-def test_of_two_folders_of_one_run_the_one_measured_further_counts(
-    further: str, tmp_path: Path
+@pytest.mark.parametrize("by", ["result-0003000.json", "checkpoints/update-0002000.ckpt"])
+def test_of_two_folders_of_one_run_the_one_that_got_further_counts(
+    by: str, further: str, tmp_path: Path
 ) -> None:
     from derts.config_file import to_toml
 
@@ -157,11 +158,11 @@ def test_of_two_folders_of_one_run_the_one_measured_further_counts(
     (job,) = make_jobs(found, [0], Scale(data), Folders(tmp_path)).values()
     for name in ("first", "second"):
         folder = tmp_path / "mini-imagenet" / name
-        folder.mkdir(parents=True)
+        (folder / "checkpoints").mkdir(parents=True)
         (folder / "config.toml").write_text(to_toml(job.config))
         point_file(folder, 1000).write_text("{}")
         if name == further:
-            point_file(folder, 3000).write_text("{}")
+            (folder / by).write_text("{}")
     (again,) = make_jobs(found, [0], Scale(data), Folders(tmp_path)).values()
     assert again.folder.name == further
 

@@ -20,7 +20,7 @@ from derts.report.figures import save_figure
 from derts.reproduce.job import Job
 from derts.reproduce.paper import class_words
 from derts.reproduce.recipe import Setting, cells
-from derts.selection.choice import Choice, Seed, choose, needs_reference
+from derts.selection.choice import Choice, Seed, choose, estimates_of, needs_reference
 from derts.selection.derts import pick_facilities
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
@@ -62,13 +62,14 @@ def draw_case_study(job: Job, tables: Mapping[str, ImageTable], path: Path) -> N
         trainer.learner,
         trainer.images,
         pool,
-        (config.estimate,),
+        estimates_of(config),
         reference=with_random_labels(pool, (seed, "case-study"))
         if needs_reference(config)
         else None,
     )
     where: Seed = (seed, "case-study", 0)
-    choice = choose(config, estimate, trainer.config.meta_batch, where, pick_facilities)
+    batch = trainer.config.meta_batch
+    choice = choose(config, estimate, batch, where, pick_facilities, classes=pool.classes)
     selected, others = sample_of_both(choice, len(pool), where)
     accuracies = estimate.accuracies.cpu()
     tasks = [("selected", task) for task in selected] + [("not selected", task) for task in others]

@@ -123,7 +123,7 @@ class Folders:
 
     A run is recognised by its config as the present code reads it, not by its name, so that a
     setting that is added later does not orphan the runs made before. Of two folders of one run,
-    such as two machines leave, the one that was measured further counts, whatever it measured.
+    such as two machines leave, the one that got further counts, whatever it measured.
     """
 
     def __init__(self, out: Path) -> None:
@@ -139,7 +139,7 @@ class Folders:
             self.seeds.add(config.seed)
             key = identity(config, folder.parent.name)
             twin = self.known.get(key)
-            if twin is None or measured_to(folder) > measured_to(twin):
+            if twin is None or _how_far(folder) > _how_far(twin):
                 self.known[key] = folder
 
     def of(self, setting: Setting, config: TrainConfig, dataset: str) -> Path:
@@ -221,6 +221,16 @@ def to_run(jobs: Mapping[tuple[Setting, int], Job]) -> list[Job]:
 def point_file(folder: Path, update: int) -> Path:
     """Where a run keeps what was measured at an update."""
     return folder / f"result-{update:07d}.json"
+
+
+def _how_far(folder: Path) -> tuple[int, int]:
+    return measured_to(folder), stands_at(folder)
+
+
+def stands_at(folder: Path) -> int:
+    """The update of a run's last checkpoint; 0 where there is none."""
+    saved = sorted((folder / "checkpoints").glob("update-*.ckpt"))
+    return int(saved[-1].stem.removeprefix("update-")) if saved else 0
 
 
 def measured_to(folder: Path) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from derts.config_file import as_values
-from derts.reproduce.job import Job, point, point_file
+from derts.reproduce.job import Job, point, point_file, stands_at
 from derts.reproduce.recipe import Cell, Setting, read_recipe
 
 
@@ -94,7 +94,7 @@ def plan(
                 continue
             todo += 1
             seconds, measured = speeds.of(job)
-            before = reached.setdefault(job.folder, _stands_at(job))
+            before = reached.setdefault(job.folder, stands_at(job.folder))
             shared += before >= updates
             work += seconds * max(0, updates - before)
             reached[job.folder] = max(before, updates)
@@ -103,11 +103,6 @@ def plan(
             state += f"; needs --dataset {cell.setting.dataset.partition('-')[0]}=PATH"
         planned.append(Planned(cell, updates, state, work, measured))
     return planned
-
-
-def _stands_at(job: Job) -> int:
-    saved = sorted((job.folder / "checkpoints").glob("update-*.ckpt"))
-    return int(saved[-1].stem.removeprefix("update-")) if saved else 0
 
 
 def _state(seeds: int, todo: int, shared: int) -> str:

@@ -17,6 +17,8 @@ from derts.selection.weights import scale_to_mean_one
 from derts.tasks.randomness import generator
 
 Seed = tuple[int | str, ...]
+CONFUSION = "error-profile"
+"""The estimate that tells which classes are taken for each other."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,10 @@ class Picked:
 
 @dataclass(frozen=True)
 class Candidates:
-    """What a strategy picks from: `count` of the pool's tasks at `indices` int64 [n]."""
+    """What a strategy picks from: `count` of the pool's tasks at `indices` int64 [n].
+
+    `classes` int64 [N, way], where they are known, are those that the pool's labels stand for.
+    """
 
     config: StrategyConfig
     estimate: PoolEstimate
@@ -38,6 +43,7 @@ class Candidates:
     count: int
     seed: Seed
     group: Group = field(default_factory=Group)
+    classes: torch.Tensor | None = None
 
     def gradients(self) -> torch.Tensor:
         """Estimated gradients [n, dim] of the candidates."""
@@ -98,6 +104,7 @@ def choose(
     seed: Seed,
     pick: Pick,
     processes: Group | None = None,
+    classes: torch.Tensor | None = None,
 ) -> Choice:
     """Choose the tasks of a round from a pool's estimates; `pick` decides among candidates."""
     gradients = estimate.gradients[config.estimate]
@@ -121,7 +128,11 @@ def choose(
         groups = list(order.tensor_split(parts))
         sizes = [min(len(group), -(-count // parts)) for group in groups]
     picked = [
-        pick(Candidates(config, estimate, group, size, (*seed, number), processes or Group()))
+        pick(
+            Candidates(
+                config, estimate, group, size, (*seed, number), processes or Group(), classes
+            )
+        )
         for number, (group, size) in enumerate(zip(groups, sizes, strict=True))
     ]
     selected = torch.cat([part.indices for part in picked])
@@ -158,6 +169,12 @@ def _noisy(config: StrategyConfig, estimate: PoolEstimate, gradients: torch.Tens
         config.drop_value,
         reference=reference.get(config.drop_score),
     )
+
+
+def estimates_of(config: StrategyConfig) -> tuple[str, ...]:
+    """The estimates that a round is chosen by."""
+    more = (CONFUSION,) if config.engine == "confused" and config.estimate != CONFUSION else ()
+    return (config.estimate, *more)
 
 
 def needs_reference(config: StrategyConfig) -> bool:

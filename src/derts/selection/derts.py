@@ -7,6 +7,7 @@ import torch
 from derts.config import StrategyConfig
 from derts.kernels import usable_on
 from derts.selection.choice import Candidates, Picked
+from derts.selection.confusion import pick_confused
 from derts.selection.difficulty import pick_by_loss
 from derts.selection.facility_location import select
 from derts.selection.rounds import PoolTasks
@@ -21,7 +22,7 @@ IN_ONE_PROCESS = 23_170  # more, and the distances between all pairs exceed 2 Gi
 
 
 def derts_tasks(config: StrategyConfig) -> PoolTasks:
-    """Drop what looks noisy, select by facility location (uniformly, the hardest), weigh."""
+    """Drop what looks noisy, select (by facility location or another engine), weigh."""
     return PoolTasks(config, pick_facilities)
 
 
@@ -34,6 +35,8 @@ def pick_facilities(candidates: Candidates) -> Picked:
         return Picked(candidates.indices[chosen], torch.ones(count))
     if config.engine == "hardest":
         return pick_by_loss(candidates, hardest=True)
+    if config.engine == "confused":
+        return pick_confused(candidates)
     rows = candidates.gradients()
     if len(rows) <= QUICKER_ON_CPU and not (usable_on(rows.device) and config.engine == "greedy"):
         rows = rows.cpu()

@@ -20,7 +20,7 @@ from derts.gradients import (
 from derts.learners.bank import FeatureBank
 from derts.learners.base import ProductLearner
 from derts.learners.trust import Trust, share_of_wrong_labels
-from derts.selection.choice import Choice, Pick, Seed, choose, needs_reference
+from derts.selection.choice import Choice, Pick, Seed, choose, estimates_of, needs_reference
 from derts.selection.record import RoundRecord
 from derts.selection.strategy import Context, MetaBatch, State, Strategy, draw_one
 from derts.tasks.pool import TaskPool
@@ -72,6 +72,11 @@ class PoolTasks(Strategy):
         task = draw_one(context, self.config.images_of(len(context.images)))
         if self.config.doubt in VOTING:
             mend_labels(task)
+        if self.config.engine == "confused" and task.classes is None:
+            raise DertsError(
+                "--strategy.engine confused needs to know which classes the labels stand for: give "
+                "the pool its classes (TaskPool.classes), or choose another engine"
+            )
         if self.config.doubt == "posterior":
             context.learner.trust = Trust(context.learner.device)
         if self.config.bank:
@@ -162,7 +167,7 @@ class PoolTasks(Strategy):
             context.learner,
             context.images,
             pool,
-            (config.estimate,),
+            estimates_of(config),
             reference=reference,
             probabilities=config.doubt == "posterior",
             clock=clock,
@@ -173,7 +178,9 @@ class PoolTasks(Strategy):
             self.bank.expire()
         with clock.phase("selecting"), one_thread() if on_gpu else nullcontext():
             seed: Seed = (context.seed, "round", self.round)
-            choice = choose(config, estimate, context.meta_batch, seed, self.pick, context.group)
+            choice = choose(
+                config, estimate, context.meta_batch, seed, self.pick, context.group, pool.classes
+            )
             decided = context.group.same((list(choice.batches), choice.weights))
             doubt = self._doubt(context, estimate, pool, choice)
         self.batches, self.weights = decided
