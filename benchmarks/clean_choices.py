@@ -1,8 +1,12 @@
-"""What might beat random sampling on clean tasks: glyphs, validation characters.
+"""What might beat random sampling on clean tasks: validation classes of glyphs or mini-ImageNet.
 
     python benchmarks/clean_choices.py --out results/clean-choices-cpu.json
+    derts data prepare PACKS stores/mini42 --size 42
+    python benchmarks/clean_choices.py --data stores/mini42 --variants random "confused pairs" \\
+        "hardest tasks" --out results/clean-choices-photos-cpu.json
 
-The demo's data with clean tasks, 300 updates of which 60 are warm-up; 30% of each pool are chosen,
+The demo's data with clean tasks, 300 updates of which 60 are warm-up; or photos of 42×42 pixels,
+CNN4-32, 1,000 updates of four tasks, mirrored and moved. 30% of each pool are chosen,
 by facility location with its weights limited or not, its outliers left out or not, its batches
 each a coreset of its own or not, by loss, or by the pairs of classes that the model confuses. One
 line per run.
@@ -16,9 +20,12 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+from validation_curves import SEEN_ANEW
+
 from derts.commands.demo import CHARACTERS, IMAGES, SMALL
+from derts.config import TrainConfig
 from derts.config_file import Values, apply_presets, with_values
-from derts.data import glyphs
+from derts.data import glyphs, open_data
 from derts.runs import code_version, machine
 from derts.selection.choice import Candidates, Picked
 from derts.selection.derts import pick_facilities
@@ -31,6 +38,16 @@ CLEAN: Values = {
     "strategy": {"warmup": 60},
     "updates": 300,
     "evaluation": {"split": "val"},
+}
+PHOTOS: Values = {
+    **SEEN_ANEW,
+    "tasks": {"query": 5},
+    "model": {"width": 32},
+    "learner": {"distance_divisor": 16.0},
+    "strategy": {"warmup": 60, "pool": 480},
+    "evaluation": {"split": "val", "tasks": 600},
+    "updates": 1000,
+    "meta_batch": 4,
 }
 OUTLIERS = 0.1
 
@@ -60,6 +77,8 @@ def main() -> None:
     """Every learner and variant with every seed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", type=Path, help="a store of mini-ImageNet (default: glyphs)")
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
     parser.add_argument("--learners", nargs="+", default=["anil", "protonet"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--quick", action="store_true", help="tiny, to see that it runs")
@@ -68,8 +87,11 @@ def main() -> None:
     if options.quick:
         base = with_values(base, {**SMALL, "updates": 62}, "--quick")
     tables = glyphs(characters=CHARACTERS, images_per_character=IMAGES)
+    if options.data is not None:
+        base = with_values(TrainConfig(), {**PHOTOS, "data": options.data.name}, "benchmark")
+        tables = open_data(str(options.data))
     runs: list[Result] = []
-    for seed, learner, name in product(options.seeds, options.learners, VARIANTS):
+    for seed, learner, name in product(options.seeds, options.learners, options.variants):
         values: Values = {"strategy": VARIANTS[name], "seed": seed, "learner": {"name": learner}}
         trainer = Trainer(with_values(base, values, f"variant {name}"), tables)
         if name == OUTLIERS_LEFT_OUT:

@@ -75,7 +75,7 @@ def smoothed_rows() -> Rows:
     files = ("earlier-table4-anil-h200.json", "reproduce-table4-x0.25.json")
     before, since = (load_outcomes(RESULTS / name)[1] for name in files)
     rows: Rows = [
-        ("wrong labels", "strategy", "smoothing 0", "smoothing 0.5", "difference",
+        ("wrong labels", "strategy", "updates", "smoothing 0", "smoothing 0.5", "difference",
          "smoothing 0.5 − random at smoothing 0")
     ]  # fmt: skip
     for (setting, fraction), seeds in before.items():
@@ -92,6 +92,7 @@ def smoothed_rows() -> Rows:
             (
                 f"{100 * setting.noise:.0f}%",
                 name,
+                str(seeds[0].updates),
                 *(over_seeds(values(outcomes, name)).shown() for outcomes in (before, since)),
                 paired_difference(values(since, name), values(before, name)).shown("+"),
                 paired_difference(values(since, name), values(before, "random")).shown("+"),
@@ -102,12 +103,44 @@ def smoothed_rows() -> Rows:
 
 def few_rows() -> Rows:
     """Accuracy on validation classes along the way, with 16 classes."""
-    runs = read("few-classes-cpu.json")["runs"]
+    return _curves("few-classes-cpu.json", {"learner": "learner", "variant": "tasks and images"})
+
+
+def anew_rows() -> Rows:
+    """The same where labels are swapped, images as they are and seen anew."""
+    names = {"learner": "learner", "tasks": "tasks", "images": "images", "strategy": "strategy"}
+    return _curves("wrong-labels-seen-anew-cpu.json", names)
+
+
+def _curves(file: str, names: dict[str, str]) -> Rows:
+    runs = read(file)["runs"]
     looks = list(runs[0]["validation"])
-    rows: Rows = [("learner", "tasks and images", *(f"{int(look):,}" for look in looks))]
+    rows: Rows = [(*names.values(), *(f"{int(look):,}" for look in looks))]
     for run in runs:
         values = [f"{run['validation'][look]:.1f}" for look in looks]
-        rows.append((run["learner"], run["variant"], *values))
+        rows.append((*(run[name] for name in names), *values))
+    return rows
+
+
+def choices_rows() -> Rows:
+    """Choices among clean tasks, of glyphs and of photos."""
+    rows: Rows = [("learner", "choice", "glyphs", "− random", "photos", "− random")]
+    glyphs, photos = (
+        read(name)["runs"] for name in ("clean-choices-cpu.json", "clean-choices-photos-cpu.json")
+    )
+    for learner in dict.fromkeys(run["learner"] for run in glyphs):
+        both = [
+            Comparison([run for run in runs if run["learner"] == learner])
+            for runs in (glyphs, photos)
+        ]
+        for name in both[0].variants:
+            cells: list[str] = []
+            for found in both:
+                accuracies = list(found.accuracies(name).values())
+                cells.append(str(over_seeds(accuracies)) if accuracies else "")
+                compared = accuracies and name != "random"
+                cells.append(found.difference(name, "random").shown("+") if compared else "")
+            rows.append((learner, name, *cells))
     return rows
 
 
@@ -243,6 +276,8 @@ BLOCKS: dict[str, Callable[[], Rows]] = {
     "clean": clean_rows,
     "sixteen": sixteen_rows,
     "few": few_rows,
+    "anew": anew_rows,
+    "choices": choices_rows,
     "redundant": redundant_rows,
     "soft": soft_rows,
     "smoothed": smoothed_rows,
