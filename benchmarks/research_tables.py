@@ -108,8 +108,8 @@ def few_rows() -> Rows:
 
 def anew_rows() -> Rows:
     """The same where labels are swapped, images as they are and seen anew."""
-    names = {"learner": "learner", "tasks": "tasks", "images": "images", "strategy": "strategy"}
-    return _curves("wrong-labels-seen-anew-cpu.json", names)
+    names = ("learner", "tasks", "images", "strategy", "seed")
+    return _curves("wrong-labels-seen-anew-cpu.json", {name: name for name in names})
 
 
 def _curves(file: str, names: dict[str, str]) -> Rows:
@@ -118,7 +118,7 @@ def _curves(file: str, names: dict[str, str]) -> Rows:
     rows: Rows = [(*names.values(), *(f"{int(look):,}" for look in looks))]
     for run in runs:
         values = [f"{run['validation'][look]:.1f}" for look in looks]
-        rows.append((*(run[name] for name in names), *values))
+        rows.append((*(str(run[name]) for name in names), *values))
     return rows
 
 
