@@ -20,12 +20,12 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+from redundant_pools import clean_demo
 from validation_curves import SEEN_ANEW
 
-from derts.commands.demo import CHARACTERS, IMAGES, SMALL
 from derts.config import TrainConfig
-from derts.config_file import Values, apply_presets, with_values
-from derts.data import glyphs, open_data
+from derts.config_file import Values, with_values
+from derts.data import open_data
 from derts.runs import code_version, machine
 from derts.selection.choice import Candidates, Picked
 from derts.selection.derts import pick_facilities
@@ -33,12 +33,6 @@ from derts.selection.rounds import PoolTasks
 from derts.training import Trainer
 from derts.training.run import Result, make_result
 
-CLEAN: Values = {
-    "tasks": {"noise": "none"},
-    "strategy": {"warmup": 60},
-    "updates": 300,
-    "evaluation": {"split": "val"},
-}
 PHOTOS: Values = {
     **SEEN_ANEW,
     "tasks": {"query": 5},
@@ -83,10 +77,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--quick", action="store_true", help="tiny, to see that it runs")
     options = parser.parse_args()
-    base = with_values(apply_presets(["demo"]), CLEAN, "benchmark")
-    if options.quick:
-        base = with_values(base, {**SMALL, "updates": 62}, "--quick")
-    tables = glyphs(characters=CHARACTERS, images_per_character=IMAGES)
+    base, tables = clean_demo(options.quick)
     if options.data is not None:
         base = with_values(TrainConfig(), {**PHOTOS, "data": options.data.name}, "benchmark")
         tables = open_data(str(options.data))

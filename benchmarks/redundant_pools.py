@@ -44,6 +44,14 @@ VARIANTS: dict[str, Values] = {
 EVEN = "random, every task as likely"
 
 
+def clean_demo(quick: bool) -> tuple[TrainConfig, dict[str, ImageTable]]:
+    """The demo's settings and images, with clean tasks and evaluated on validation characters."""
+    config = with_values(apply_presets(["demo"]), CLEAN, "benchmark")
+    if quick:
+        config = with_values(config, {**SMALL, "updates": 62}, "--quick")
+    return config, glyphs(characters=CHARACTERS, images_per_character=IMAGES)
+
+
 class Redundant:
     """Draws tasks of which most are of a few classes."""
 
@@ -109,10 +117,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--quick", action="store_true", help="tiny, to see that it runs")
     options = parser.parse_args()
-    base = with_values(apply_presets(["demo"]), CLEAN, "benchmark")
-    if options.quick:
-        base = with_values(base, {**SMALL, "updates": 62}, "--quick")
-    tables = glyphs(characters=CHARACTERS, images_per_character=IMAGES)
+    base, tables = clean_demo(options.quick)
     runs: list[Result] = []
     for seed in options.seeds:
         for name, strategy in VARIANTS.items():

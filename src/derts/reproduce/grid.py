@@ -94,10 +94,7 @@ def find_devices(words: Sequence[str]) -> list[str]:
             count = torch.cuda.device_count() if torch.cuda.is_available() else 0
             found += [f"cuda:{number}" for number in range(count)] or ["cpu"]
         else:
-            try:
-                found.append(str(choose_device(HardwareConfig(device=word))))
-            except DertsError as error:
-                raise DertsError(str(error).replace("--hardware.device", "--devices")) from None
+            found.append(str(choose_device(HardwareConfig(device=word), "--devices")))
     return found
 
 

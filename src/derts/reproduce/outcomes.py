@@ -76,9 +76,11 @@ def measured_jobs(
     """
     every = sorted({*seeds, *folders.seeds})
     asked = make_jobs(found, every, scale, folders)
+    if _any_measured(asked):
+        return asked
     for precision in get_args(Precision):
         other = {pair: _in_precision(job, precision, folders) for pair, job in asked.items()}
-        if not _any_measured(asked) and _any_measured(other):
+        if _any_measured(other):
             return other
     return asked
 

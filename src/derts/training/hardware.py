@@ -16,8 +16,8 @@ from derts.memory import keep_freed_memory
 from derts.models import CNN4, ResNet12
 
 
-def choose_device(hardware: HardwareConfig) -> torch.device:
-    """The device a config names; `auto` takes a GPU where there is one."""
+def choose_device(hardware: HardwareConfig, option: str = "--hardware.device") -> torch.device:
+    """The device a config names, by an option; `auto` takes a GPU where there is one."""
     if hardware.threads:
         torch.set_num_threads(hardware.threads)
     if hardware.device == "auto":
@@ -28,7 +28,7 @@ def choose_device(hardware: HardwareConfig) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise DertsError(
-            f"--hardware.device {hardware.device} cannot be used here ({reason}): try auto or cpu"
+            f"{option} {hardware.device} cannot be used here ({reason}): try auto or cpu"
         ) from None
     return device
 
