@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from derts.comparison import Comparison
-from derts.reproduce.outcomes import Key, Outcomes, load_outcomes
+from derts.reproduce.outcomes import Key, Outcome, Outcomes, load_outcomes
 from derts.statistics import over_seeds, paired_difference
 
 RESULTS = Path(__file__).parent.parent / "results"
 Rows = list[tuple[str, ...]]
 Values = dict[str, Any]
+AS_THEY_ARE = "earlier-table4-as-they-are-h200.json"
 
 
 def read(name: str) -> Values:
@@ -72,7 +73,7 @@ def sixteen_rows() -> Rows:
 
 def smoothed_rows() -> Rows:
     """Table 4 with ANIL before and since it smooths its targets, test classes."""
-    files = ("earlier-table4-anil-h200.json", "reproduce-table4-x0.25.json")
+    files = ("earlier-table4-anil-h200.json", AS_THEY_ARE)
     before, since = (load_outcomes(RESULTS / name)[1] for name in files)
     rows: Rows = [
         ("wrong labels", "strategy", "updates", "smoothing 0", "smoothing 0.5", "difference",
@@ -83,8 +84,7 @@ def smoothed_rows() -> Rows:
         def values(
             outcomes: Outcomes, strategy: str, key: Key = (setting, fraction)
         ) -> list[float]:
-            mine = outcomes[replace(key[0], strategy=strategy), key[1]]
-            return [mine[seed].accuracy for seed in sorted(mine)]
+            return _by_seed(outcomes[replace(key[0], strategy=strategy), key[1]])
 
         name = setting.strategy
         assert sorted(seeds) == sorted(since[setting, fraction])
@@ -99,6 +99,40 @@ def smoothed_rows() -> Rows:
             )
         )
     return rows
+
+
+def seen_anew_rows() -> Rows:
+    """Table 4 before and since its images are seen anew, test classes: random and derts."""
+    files = (AS_THEY_ARE, "reproduce-table4-x0.25.json")
+    before, since = (load_outcomes(RESULTS / name)[1] for name in files)
+    rows: Rows = [
+        ("learner", "wrong labels", "updates", "random, as they are", "random, seen anew",
+         "derts − random, as they are", "derts − random, seen anew",
+         "derts, seen anew − random, as they are")
+    ]  # fmt: skip
+    for setting, fraction in since:
+        if setting.strategy != "random":
+            continue
+        derts = replace(setting, strategy="derts")
+        random_then, derts_then = (_by_seed(before[one, fraction]) for one in (setting, derts))
+        random_now, derts_now = (_by_seed(since[one, fraction]) for one in (setting, derts))
+        rows.append(
+            (
+                setting.learner,
+                f"{100 * setting.noise:.0f}%",
+                str(since[setting, fraction][0].updates),
+                over_seeds(random_then).shown(),
+                over_seeds(random_now).shown(),
+                paired_difference(derts_then, random_then).shown("+"),
+                paired_difference(derts_now, random_now).shown("+"),
+                paired_difference(derts_now, random_then).shown("+"),
+            )
+        )
+    return rows
+
+
+def _by_seed(outcomes: dict[int, Outcome]) -> list[float]:
+    return [outcomes[seed].accuracy for seed in sorted(outcomes)]
 
 
 def few_rows() -> Rows:
@@ -281,4 +315,5 @@ BLOCKS: dict[str, Callable[[], Rows]] = {
     "redundant": redundant_rows,
     "soft": soft_rows,
     "smoothed": smoothed_rows,
+    "seen-anew": seen_anew_rows,
 }

@@ -36,13 +36,24 @@ def ours(cell: Cell) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def test_few_classes_are_seen_anew_and_judged_by_the_best_weights() -> None:
-    for name, few in (("table3", True), ("table8", True), ("table1", False), ("table4", False)):
-        for cell in cells(name):
-            config = make_config(cell.setting, 0, Scale({}))
-            assert (config.augment.mirror, config.augment.shift > 0) == (few, few)
-            assert config.evaluation.weights == ("best" if few else "last")
-            assert config.validate_every > 0
+@pytest.mark.parametrize(
+    ("name", "seen_anew", "weights"),
+    [
+        ("table1", False, "last"),
+        ("table3", True, "best"),
+        ("table4", True, "last"),
+        ("figure2", True, "last"),
+        ("table8", True, "best"),
+    ],
+)
+def test_few_classes_and_noisy_tasks_are_seen_anew(
+    name: str, seen_anew: bool, weights: str
+) -> None:
+    for cell in cells(name):
+        config = make_config(cell.setting, 0, Scale({}))
+        assert (config.augment.mirror, config.augment.shift > 0) == (seen_anew, seen_anew)
+        assert config.evaluation.weights == weights
+        assert config.validate_every > 0
 
 
 def test_there_is_a_recipe_for_every_table_of_the_paper() -> None:

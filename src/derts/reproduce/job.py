@@ -48,6 +48,8 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
     config = with_values(config, common["learners"][setting.learner], "common.toml")
     if setting.classes:
         config = with_values(config, common["few_classes"], "common.toml")
+    if setting.noise:
+        config = with_values(config, common["noisy"], "common.toml")
     presets = strategy.get("presets", [])
     config = apply_presets(
         strategy.get("noisy_presets", presets) if setting.noise else presets, config
