@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def paper_experiments(results: Path, markdown: Markdown) -> str:
     files = [
         path
         for name in NAMES
-        for path in sorted(results.glob(f"reproduce-{name}*.json"))
+        for path in sorted(results.glob(f"reproduce-{name}*.json"), key=lambda path: path.stem)
         if "curves" not in path.name
     ]
     parts = [
@@ -63,7 +64,7 @@ def readme_of_paper(results: Path) -> Rows:
             updates = str(random[seeds[0]].updates)
             settings = (setting, *others)
             changed = any(
-                _changed(of, one[seed])
+                _changed(of, one[seed], ())
                 for of, one in zip(settings, found, strict=True)
                 for seed in seeds
             )
@@ -74,7 +75,8 @@ def readme_of_paper(results: Path) -> Rows:
 
 def _measured(file: Path, markdown: Markdown) -> str:
     report = read_report(file)
-    name, outcomes, _ = load_outcomes(file)
+    name, outcomes, notes_of_file = load_outcomes(file)
+    presets = _presets(notes_of_file)
     rows: Rows = [tuple(HEADING)]
     since: dict[str, None] = {}
     for cell, row in zip(cells(name), report.rows, strict=True):
@@ -84,7 +86,9 @@ def _measured(file: Path, markdown: Markdown) -> str:
         if row.verdict == "at least theirs":
             texts[OURS] = f"🟢 {texts[OURS]}"
         made = outcomes[cell.setting, cell.fraction]
-        changed = {text for outcome in made.values() for text in _changed(cell.setting, outcome)}
+        changed = {
+            text for outcome in made.values() for text in _changed(cell.setting, outcome, presets)
+        }
         if changed:
             texts[STRATEGY] += " †"
             since |= dict.fromkeys(sorted(changed))
@@ -95,8 +99,8 @@ def _measured(file: Path, markdown: Markdown) -> str:
     if beside(file, "-curves.json").exists():
         notes += f"\n![{report.title}](figures/{file.stem}.png)\n"
     return (
-        f"### {report.name}: {report.title}\n\n`{file.name}`, made by\n\n"
-        f"```\n{_commands(file, outcomes)}\n```\n\n{notes}\n{markdown(rows)}\n"
+        f"### {file.stem.removeprefix('reproduce-')}: {report.title}\n\n`{file.name}`, made by\n\n"
+        f"```\n{_commands(file, name, outcomes, presets)}\n```\n\n{notes}\n{markdown(rows)}\n"
     )
 
 
@@ -107,11 +111,17 @@ def draw_paper_figures(results: Path, folder: Path) -> None:
         draw_curves(load_curves(file), folder / name)
 
 
-def _commands(file: Path, outcomes: Outcomes) -> str:
+def _presets(notes: Iterable[str]) -> tuple[str, ...]:
+    """The presets that a result file names in its notes."""
+    found = (re.fullmatch(r"Presets on top of the recipe: (.*)\.", note) for note in notes)
+    return next((tuple(match[1].split(", ")) for match in found if match), ())
+
+
+def _commands(file: Path, name: str, outcomes: Outcomes, presets: tuple[str, ...]) -> str:
     """What makes a result file again, given a prepared store: a line for shots run as far."""
-    name, _, scale = file.stem.removeprefix("reproduce-").partition("-x")
-    command = f"derts reproduce {name} --dataset mini=stores/mini --preset gpu"
-    command += f" --updates-scale {scale}" if scale else ""
+    command = f"derts reproduce {name} --dataset mini=stores/mini --preset {' '.join(presets)}"
+    scale = re.search(r"-x([\d.]+)(-|$)", file.stem)
+    command += f" --updates-scale {scale[1]}" if scale else ""
     strategies = dict.fromkeys(setting.strategy for setting, _ in outcomes)
     only = ",".join(f"strategy={strategy}" for strategy in strategies)
     furthest: dict[int, float] = {}
@@ -124,9 +134,9 @@ def _commands(file: Path, outcomes: Outcomes) -> str:
     return "\n".join(lines)
 
 
-def _changed(setting: Setting, outcome: Outcome) -> list[str]:
+def _changed(setting: Setting, outcome: Outcome, presets: tuple[str, ...]) -> list[str]:
     """Settings that the recipe has otherwise today, of those that decide the numbers."""
-    today = as_values(make_config(setting, outcome.seed, Scale({})))
+    today = as_values(make_config(setting, outcome.seed, Scale({}, presets=presets)))
     was, found = as_values(AS_IT_WAS), []
     for part, skipped in (
         ("tasks", ()),
@@ -158,7 +168,9 @@ def _not_run(files: list[Path], markdown: Markdown) -> str:
     """Every cell without a number of ours, or at fewer updates only, by table and setting."""
     run, shorter = set(), dict.fromkeys(NAMES, 0)
     for file in files:
-        name, outcomes, _ = load_outcomes(file)
+        name, outcomes, notes = load_outcomes(file)
+        if set(_presets(notes)) - {"gpu"}:
+            continue  # another recipe
         run |= {(name, setting, fraction) for setting, fraction in outcomes}
         for (setting, fraction), seeds in outcomes.items():
             wanted = round(fraction * setting.updates)

@@ -131,6 +131,43 @@ def seen_anew_rows() -> Rows:
     return rows
 
 
+def won_back_rows() -> Rows:
+    """What swapped labels cost random sampling of table 4, and what derts wins back of it."""
+    clean, noisy = (
+        load_outcomes(RESULTS / f"reproduce-{name}.json")[1]
+        for name in ("table1-x0.3-augment", "table4-x0.25")
+    )
+    rows: Rows = [
+        ("learner", "wrong labels", "random, clean", "random", "derts", "cost", "won back", "share")
+    ]
+    for setting, fraction in noisy:
+        if setting.strategy != "random" or fraction < 1:
+            continue
+        others = {name: replace(setting, strategy=name) for name in ("random", "derts")}
+        without = next(
+            one
+            for one in clean
+            if (one[0].learner, one[0].strategy, one[1]) == (setting.learner, "random", fraction)
+        )
+        assert {outcome.updates for outcome in clean[without].values()} == {
+            outcome.updates for outcome in noisy[setting, fraction].values()
+        }
+        best = _by_seed(clean[without])
+        random, derts = (_by_seed(noisy[others[name], fraction]) for name in others)
+        cost, won = paired_difference(best, random), paired_difference(derts, random)
+        rows.append(
+            (
+                setting.learner,
+                f"{100 * setting.noise:.0f}%",
+                *(over_seeds(values).shown() for values in (best, random, derts)),
+                cost.shown(),
+                won.shown(),
+                f"{100 * won.mean / cost.mean:.0f}%",
+            )
+        )
+    return rows
+
+
 def _by_seed(outcomes: dict[int, Outcome]) -> list[float]:
     return [outcomes[seed].accuracy for seed in sorted(outcomes)]
 
@@ -316,4 +353,5 @@ BLOCKS: dict[str, Callable[[], Rows]] = {
     "soft": soft_rows,
     "smoothed": smoothed_rows,
     "seen-anew": seen_anew_rows,
+    "won-back": won_back_rows,
 }

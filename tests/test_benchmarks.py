@@ -231,3 +231,27 @@ def test_rows_of_another_recipe_are_marked(
     assert not any("†" in row for row in plain)
     of_table1 = [row for row in plain if row.endswith(", clean")]
     assert [row for row in rows if "†" in row] == [f"{row} †" for row in of_table1 if matters]
+
+
+def test_runs_with_a_preset_are_shown_with_it_and_are_not_the_recipes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from paper_tables import paper_experiments
+
+    def written() -> str:
+        return paper_experiments(tmp_path, lambda rows: "\n".join(" | ".join(r) for r in rows))
+
+    name = "reproduce-table1-x0.3-augment.json"
+    content = json.loads((ROOT / "results" / name).read_text())
+    (tmp_path / name).write_text(json.dumps(content))
+    text = written()
+    assert "derts reproduce table1 --dataset mini=stores/mini --preset gpu augment" in text
+    assert "--updates-scale 0.3 --only" in text
+    assert "†" not in text
+    assert "315 of 315 cells have no number of ours" in text
+    content["notes"] = [note.replace("gpu, augment", "gpu") for note in content["notes"]]
+    (tmp_path / name).write_text(json.dumps(content))
+    text = written()
+    assert "†: made before the recipe had" in text
+    assert "315 of 315" not in text
