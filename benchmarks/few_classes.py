@@ -5,16 +5,21 @@
 
 Small enough for a CPU: 42×42 pixels, CNN4-32, 4,000 updates of four tasks, which see every image
 about 80 times (the runs of table 3, 1,000 times). Accuracy on validation classes along the way, one
-line per run; test classes are not looked at.
+line per run; test classes are not looked at. Turned classes: each class four times, its images
+upright and turned by 90, 180 and 270 degrees, as in experiments with Omniglot.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
+import torch
 from validation_curves import SEEN_ANEW, arguments, prepared, write_curves
 
 from derts.config_file import PRESETS, Values, with_values
+from derts.data import ImageTable
+from derts.training.drawing import training_classes
 
 BASE: Values = {
     "tasks": {"query": 5, "class_budget": 16},
@@ -25,12 +30,38 @@ BASE: Values = {
     "updates": 4000,
     "meta_batch": 4,
 }
+TURNED = "turned classes"
 VARIANTS: dict[str, Values] = {
     "random": {},
     "random, seen anew": SEEN_ANEW,
     "derts, seen anew": {**PRESETS["derts"], **SEEN_ANEW},
     "paper, seen anew": {**PRESETS["paper"], **SEEN_ANEW},
+    "derts, tasks alike, seen anew": {
+        "strategy": {"name": "derts", "weights": "none"},
+        **SEEN_ANEW,
+    },
+    "derts, tasks alike, a tenth, seen anew": {
+        "strategy": {"name": "derts", "weights": "none", "ratio": 0.1},
+        **SEEN_ANEW,
+    },
+    f"random, {TURNED}, seen anew": SEEN_ANEW,
+    f"derts, {TURNED}, seen anew": {**PRESETS["derts"], **SEEN_ANEW},
 }
+
+
+def with_turned_classes(table: ImageTable, classes: tuple[str, ...] | None) -> ImageTable:
+    """A table of these classes (all: None), each in four positions that count as four classes."""
+    groups = table.class_indices(classes)
+    names = classes or table.class_names
+    images = table.gather(torch.cat(groups))
+    labels = torch.cat([torch.full((len(group),), i) for i, group in enumerate(groups)])
+    return replace(
+        table,
+        images=torch.cat([torch.rot90(images, turn, (1, 2)) for turn in range(4)]),
+        labels=torch.cat([labels + turn * len(names) for turn in range(4)]),
+        class_names=tuple(f"{name}, {90 * turn}°" for turn in range(4) for name in names),
+        categories=None,
+    )
 
 
 def main() -> None:
@@ -38,12 +69,17 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
     options, base, tables = prepared(parser, BASE)
+    turned = with_turned_classes(tables["train"], training_classes(base.tasks))
     runs = []
     for learner, seed, variant in product(options.learners, options.seeds, options.variants):
         values = {"learner": {"name": learner}, "seed": seed}
         config = with_values(with_values(base, VARIANTS[variant], variant), values, "benchmark")
-        runs.append(({"learner": learner, "variant": variant, "seed": seed}, config))
-    write_curves(runs, tables, options.out)
+        images = tables
+        if TURNED in variant:
+            config = with_values(config, {"tasks": {"class_budget": 0}}, variant)
+            images = {**tables, "train": turned}
+        runs.append(({"learner": learner, "variant": variant, "seed": seed}, config, images))
+    write_curves(runs, options.out)
 
 
 if __name__ == "__main__":

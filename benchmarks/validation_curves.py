@@ -55,11 +55,11 @@ def prepared(
 
 
 def write_curves(
-    runs: Iterable[tuple[dict[str, Any], TrainConfig]], tables: dict[str, ImageTable], out: Path
+    runs: Iterable[tuple[dict[str, Any], TrainConfig, dict[str, ImageTable]]], out: Path
 ) -> None:
-    """Train each config; a line and an entry of the file, under its names, for each."""
+    """Train each config on its images: a line, and an entry of the file under its names."""
     done: list[dict[str, Any]] = []
-    for names, config in runs:
+    for names, config, tables in runs:
         trainer = Trainer(config, tables)
         found = {}
         for number in range(1, LOOKS + 1):

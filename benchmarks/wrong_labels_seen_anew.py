@@ -37,7 +37,12 @@ TASKS: dict[str, Values] = {
     "40% swapped": {"tasks": {"noise": "swap", "swap_rate": 5.62}},
 }
 IMAGES: dict[str, Values] = {"as they are": {}, "seen anew": SEEN_ANEW}
-STRATEGIES: dict[str, Values] = {"random": {}, "derts": PRESETS["derts"]}
+STRATEGIES: dict[str, Values] = {
+    "random": {},
+    "derts": PRESETS["derts"],
+    "derts, tasks alike": {"strategy": {"name": "derts", "weights": "none"}},
+    "derts, tasks at random": {"strategy": {"name": "derts", "engine": "uniform"}},
+}
 
 
 def first_of_each_class(table: ImageTable, count: int) -> ImageTable:
@@ -51,7 +56,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
     parser.add_argument("--images", nargs="+", default=list(IMAGES), choices=IMAGES)
-    parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=STRATEGIES)
+    parser.add_argument("--strategies", nargs="+", default=["random", "derts"], choices=STRATEGIES)
     options, base, tables = prepared(parser, BASE)
     tables["train"] = first_of_each_class(tables["train"], IMAGES_PER_CLASS)
     runs = []
@@ -62,8 +67,8 @@ def main() -> None:
         config = with_values(base, {"learner": {"name": learner}, "seed": seed}, "benchmark")
         for values in (TASKS[tasks], IMAGES[images], STRATEGIES[strategy]):
             config = with_values(config, values, "benchmark")
-        runs.append(({**names, "seed": seed}, config))
-    write_curves(runs, tables, options.out)
+        runs.append(({**names, "seed": seed}, config, tables))
+    write_curves(runs, options.out)
 
 
 if __name__ == "__main__":
