@@ -6,7 +6,8 @@
 Small enough for a CPU: 42×42 pixels, CNN4-32, 4,000 updates of four tasks, which see every image
 about 80 times (the runs of table 3, 1,000 times). Accuracy on validation classes along the way, one
 line per run; test classes are not looked at. Turned classes: each class four times, its images
-upright and turned by 90, 180 and 270 degrees, as in experiments with Omniglot.
+upright and turned by 90, 180 and 270 degrees, as in experiments with Omniglot. A call adds its runs
+to the file; what is there was made by several, with --learners and --variants.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ VARIANTS: dict[str, Values] = {
     "random, seen anew": SEEN_ANEW,
     "derts, seen anew": {**PRESETS["derts"], **SEEN_ANEW},
     "paper, seen anew": {**PRESETS["paper"], **SEEN_ANEW},
-    "derts, tasks alike, seen anew": {
+    "derts, no weights, seen anew": {
         "strategy": {"name": "derts", "weights": "none"},
         **SEEN_ANEW,
     },
-    "derts, tasks alike, a tenth, seen anew": {
+    "derts, no weights, a tenth, seen anew": {
         "strategy": {"name": "derts", "weights": "none", "ratio": 0.1},
         **SEEN_ANEW,
     },
@@ -69,16 +70,18 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
     options, base, tables = prepared(parser, BASE)
-    turned = with_turned_classes(tables["train"], training_classes(base.tasks))
+    turned = tables
+    if any(TURNED in variant for variant in options.variants):
+        images = with_turned_classes(tables["train"], training_classes(base.tasks))
+        turned = {**tables, "train": images}
     runs = []
     for learner, seed, variant in product(options.learners, options.seeds, options.variants):
         values = {"learner": {"name": learner}, "seed": seed}
         config = with_values(with_values(base, VARIANTS[variant], variant), values, "benchmark")
-        images = tables
-        if TURNED in variant:
+        if TURNED in variant:  # of which the table has no others
             config = with_values(config, {"tasks": {"class_budget": 0}}, variant)
-            images = {**tables, "train": turned}
-        runs.append(({"learner": learner, "variant": variant, "seed": seed}, config, images))
+        names = {"learner": learner, "variant": variant, "seed": seed}
+        runs.append((names, config, turned if TURNED in variant else tables))
     write_curves(runs, options.out)
 
 

@@ -68,8 +68,8 @@ def readme_of_paper(results: Path) -> Rows:
                 for of, one in zip(settings, found, strict=True)
                 for seed in seeds
             )
-            name = f"{setting.learner}, {what}{classes}{' †' if changed else ''}"
-            rows.append((name, updates, *means, difference))
+            row = f"{setting.learner}, {what}{classes}{' †' if changed else ''}"
+            rows.append((row, updates, *means, difference))
     return rows
 
 
@@ -93,7 +93,9 @@ def _measured(file: Path, markdown: Markdown) -> str:
             texts[STRATEGY] += " †"
             since |= dict.fromkeys(sorted(changed))
         rows.append(tuple(texts))
-    notes = "\n".join(f"{note}\n" for note in report.notes[1:] if "not run" not in note)
+    unfinished = _unfinished(outcomes)
+    notes = f"Unfinished: {unfinished}.\n\n" if unfinished else ""
+    notes += "\n".join(f"{note}\n" for note in report.notes[1:] if "not run" not in note)
     if since:
         notes += f"\n†: made before the recipe had {', '.join(since)}; to be run again.\n"
     if beside(file, "-curves.json").exists():
@@ -119,7 +121,8 @@ def _presets(notes: Iterable[str]) -> tuple[str, ...]:
 
 def _commands(file: Path, name: str, outcomes: Outcomes, presets: tuple[str, ...]) -> str:
     """What makes a result file again, given a prepared store: a line for shots run as far."""
-    command = f"derts reproduce {name} --dataset mini=stores/mini --preset {' '.join(presets)}"
+    command = f"derts reproduce {name} --dataset mini=stores/mini"
+    command += f" --preset {' '.join(presets)}" if presets else ""
     scale = re.search(r"-x([\d.]+)(-|$)", file.stem)
     command += f" --updates-scale {scale[1]}" if scale else ""
     strategies = dict.fromkeys(setting.strategy for setting, _ in outcomes)
@@ -132,6 +135,21 @@ def _commands(file: Path, name: str, outcomes: Outcomes, presets: tuple[str, ...
         shots = ",".join(f"shot={shot}" for shot, far in furthest.items() if far == last)
         lines.append(f"{command} --only {only},{shots},fraction={last:g}")
     return "\n".join(lines)
+
+
+def _unfinished(outcomes: Outcomes) -> str:
+    """Runs that are missing, or did not get as far as others of their shot, after all."""
+    furthest = {setting.shot: 0.0 for setting, _ in outcomes}
+    for setting, fraction in outcomes:
+        furthest[setting.shot] = max(fraction, furthest[setting.shot])
+    found = []
+    for setting in dict.fromkeys(setting for setting, _ in outcomes):
+        last = furthest[setting.shot]
+        seeds = len(outcomes.get((setting, last), {}))
+        if seeds < SEEDS:
+            text = f"{setting.learner}, {setting.variant} has {seeds} of {SEEDS} seeds"
+            found.append(f"{text} at {100 * last:g}%")
+    return "; ".join(found)
 
 
 def _changed(setting: Setting, outcome: Outcome, presets: tuple[str, ...]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The tables of docs/research-log.md: what was tried on validation classes."""
+"""The tables of docs/research-log.md: what was tried, and what came of it on test classes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from derts.comparison import Comparison
-from derts.reproduce.outcomes import Key, Outcome, Outcomes, load_outcomes
-from derts.statistics import over_seeds, paired_difference
+from derts.reproduce.outcomes import Outcome, Outcomes, load_outcomes
+from derts.reproduce.recipe import Setting
+from derts.statistics import Estimate, over_seeds, paired_difference
 
 RESULTS = Path(__file__).parent.parent / "results"
 Rows = list[tuple[str, ...]]
+BySeed = dict[int, Outcome]
 Values = dict[str, Any]
-AS_THEY_ARE = "earlier-table4-as-they-are-h200.json"
+AS_THEY_ARE = "earlier-table4-as-they-are-h200"
+CLEAN_UPDATES = 10_000  # of table 1 in full
 
 
 def read(name: str) -> Values:
@@ -73,29 +76,21 @@ def sixteen_rows() -> Rows:
 
 def smoothed_rows() -> Rows:
     """Table 4 with ANIL before and since it smooths its targets, test classes."""
-    files = ("earlier-table4-anil-h200.json", AS_THEY_ARE)
-    before, since = (load_outcomes(RESULTS / name)[1] for name in files)
+    before, since = (_outcomes(name) for name in ("earlier-table4-anil-h200", AS_THEY_ARE))
     rows: Rows = [
         ("wrong labels", "strategy", "updates", "smoothing 0", "smoothing 0.5", "difference",
          "smoothing 0.5 − random at smoothing 0")
     ]  # fmt: skip
     for (setting, fraction), seeds in before.items():
-
-        def values(
-            outcomes: Outcomes, strategy: str, key: Key = (setting, fraction)
-        ) -> list[float]:
-            return _by_seed(outcomes[replace(key[0], strategy=strategy), key[1]])
-
-        name = setting.strategy
-        assert sorted(seeds) == sorted(since[setting, fraction])
+        now, random = since[setting, fraction], before[_with(setting, "random"), fraction]
         rows.append(
             (
                 f"{100 * setting.noise:.0f}%",
-                name,
+                setting.strategy,
                 str(seeds[0].updates),
-                *(over_seeds(values(outcomes, name)).shown() for outcomes in (before, since)),
-                paired_difference(values(since, name), values(before, name)).shown("+"),
-                paired_difference(values(since, name), values(before, "random")).shown("+"),
+                *(_shown(outcomes) for outcomes in (seeds, now)),
+                _paired(now, seeds).shown("+"),
+                _paired(now, random).shown("+"),
             )
         )
     return rows
@@ -103,8 +98,7 @@ def smoothed_rows() -> Rows:
 
 def seen_anew_rows() -> Rows:
     """Table 4 before and since its images are seen anew, test classes: random and derts."""
-    files = (AS_THEY_ARE, "reproduce-table4-x0.25.json")
-    before, since = (load_outcomes(RESULTS / name)[1] for name in files)
+    before, since = _outcomes(AS_THEY_ARE), _outcomes("reproduce-table4-x0.25")
     rows: Rows = [
         ("learner", "wrong labels", "updates", "random, as they are", "random, seen anew",
          "derts − random, as they are", "derts − random, seen anew",
@@ -113,63 +107,93 @@ def seen_anew_rows() -> Rows:
     for setting, fraction in since:
         if setting.strategy != "random":
             continue
-        derts = replace(setting, strategy="derts")
-        random_then, derts_then = (_by_seed(before[one, fraction]) for one in (setting, derts))
-        random_now, derts_now = (_by_seed(since[one, fraction]) for one in (setting, derts))
+        random, derts = (_with(setting, name) for name in ("random", "derts"))
+        then, now = before[random, fraction], since[random, fraction]
+        derts_now = since[derts, fraction]
         rows.append(
             (
                 setting.learner,
                 f"{100 * setting.noise:.0f}%",
-                str(since[setting, fraction][0].updates),
-                over_seeds(random_then).shown(),
-                over_seeds(random_now).shown(),
-                paired_difference(derts_then, random_then).shown("+"),
-                paired_difference(derts_now, random_now).shown("+"),
-                paired_difference(derts_now, random_then).shown("+"),
+                str(now[0].updates),
+                *(_shown(outcomes) for outcomes in (then, now)),
+                _paired(before[derts, fraction], then).shown("+"),
+                _paired(derts_now, now).shown("+"),
+                _paired(derts_now, then).shown("+"),
             )
         )
+    return rows
+
+
+def best_random_rows() -> Rows:
+    """Table 4 at its end: derts, images seen anew, against each of ANIL's random samplings."""
+    derts = _outcomes("reproduce-table4-x0.25")
+    recipes = {
+        "images seen anew, smoothing 0.5": "reproduce-table4-x0.25",
+        "images as they are, smoothing 0.5": AS_THEY_ARE,
+        "images as they are, smoothing 0": "earlier-table4-anil-h200",
+    }
+    rows: Rows = [("wrong labels", "random sampling of", "accuracy", "derts − it")]
+    for setting, fraction in derts:
+        if (setting.learner, setting.strategy, fraction) != ("anil", "derts", 1.0):
+            continue
+        for name, file in recipes.items():
+            random = _outcomes(file)[_with(setting, "random"), fraction]
+            difference = _paired(derts[setting, fraction], random).shown("+")
+            rows.append((f"{100 * setting.noise:.0f}%", name, _shown(random), difference))
     return rows
 
 
 def won_back_rows() -> Rows:
     """What swapped labels cost random sampling of table 4, and what derts wins back of it."""
     clean, noisy = (
-        load_outcomes(RESULTS / f"reproduce-{name}.json")[1]
-        for name in ("table1-x0.3-augment", "table4-x0.25")
+        _outcomes(f"reproduce-{name}") for name in ("table1-x0.3-augment", "table4-x0.25")
     )
     rows: Rows = [
-        ("learner", "wrong labels", "random, clean", "random", "derts", "cost", "won back", "share")
-    ]
+        ("learner", "wrong labels", "random, clean", "random", "derts", "cost", "won back", "share",
+         "share by seed")
+    ]  # fmt: skip
     for setting, fraction in noisy:
         if setting.strategy != "random" or fraction < 1:
             continue
-        others = {name: replace(setting, strategy=name) for name in ("random", "derts")}
-        without = next(
-            one
-            for one in clean
-            if (one[0].learner, one[0].strategy, one[1]) == (setting.learner, "random", fraction)
-        )
-        assert {outcome.updates for outcome in clean[without].values()} == {
-            outcome.updates for outcome in noisy[setting, fraction].values()
-        }
-        best = _by_seed(clean[without])
-        random, derts = (_by_seed(noisy[others[name], fraction]) for name in others)
-        cost, won = paired_difference(best, random), paired_difference(derts, random)
+        without = clean[replace(setting, noise=0.0, updates=CLEAN_UPDATES), fraction]
+        random, derts = (noisy[_with(setting, name), fraction] for name in ("random", "derts"))
+        assert without[0].updates == random[0].updates
+        cost, won = _paired(without, random), _paired(derts, random)
+        shares = [
+            (derts[seed].accuracy - one.accuracy) / (without[seed].accuracy - one.accuracy)
+            for seed, one in sorted(random.items())
+        ]
         rows.append(
             (
                 setting.learner,
                 f"{100 * setting.noise:.0f}%",
-                *(over_seeds(values).shown() for values in (best, random, derts)),
+                *(_shown(outcomes) for outcomes in (without, random, derts)),
                 cost.shown(),
                 won.shown(),
                 f"{100 * won.mean / cost.mean:.0f}%",
+                ", ".join(f"{100 * share:.0f}" for share in shares),
             )
         )
     return rows
 
 
-def _by_seed(outcomes: dict[int, Outcome]) -> list[float]:
-    return [outcomes[seed].accuracy for seed in sorted(outcomes)]
+def _outcomes(name: str) -> Outcomes:
+    return load_outcomes(RESULTS / f"{name}.json")[1]
+
+
+def _with(setting: Setting, strategy: str) -> Setting:
+    return replace(setting, strategy=strategy)
+
+
+def _shown(outcomes: BySeed) -> str:
+    return over_seeds([one.accuracy for one in outcomes.values()]).shown()
+
+
+def _paired(first: BySeed, second: BySeed) -> Estimate:
+    """The mean difference over seeds, which must be the same."""
+    assert sorted(first) == sorted(second)
+    values = [[outcomes[seed].accuracy for seed in sorted(first)] for outcomes in (first, second)]
+    return paired_difference(*values)
 
 
 def few_rows() -> Rows:
@@ -353,5 +377,6 @@ BLOCKS: dict[str, Callable[[], Rows]] = {
     "soft": soft_rows,
     "smoothed": smoothed_rows,
     "seen-anew": seen_anew_rows,
+    "best-random": best_random_rows,
     "won-back": won_back_rows,
 }

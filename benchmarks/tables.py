@@ -254,7 +254,8 @@ def readme() -> str:
 Accuracy in % on 600 clean test tasks, mean over three paired seeds; ± is the 95% interval of the
 paired difference (Student's t). One H200; [docs/results.md](docs/results.md) has the numbers behind
 it and the commands that made them. The learning rate decays over the updates that a run is planned
-for: 3,000, but 10,000 with clean tasks of all classes, so do not hold these against noisy ones.
+for: 3,000, but 10,000 with clean tasks of all classes, which also see images as they are where the
+others see them mirrored and moved: do not hold these against noisy ones.
 \\*: 500, an earlier preset, which did not mend labels yet, and ANIL without smoothing.{since}
 {END}"""
     before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)

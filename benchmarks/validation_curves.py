@@ -57,8 +57,11 @@ def prepared(
 def write_curves(
     runs: Iterable[tuple[dict[str, Any], TrainConfig, dict[str, ImageTable]]], out: Path
 ) -> None:
-    """Train each config on its images: a line, and an entry of the file under its names."""
-    done: list[dict[str, Any]] = []
+    """Train each config on its images: a line, and an entry of the file under its names.
+
+    Entries of other names that the file has already stay.
+    """
+    done: list[dict[str, Any]] = json.loads(out.read_text())["runs"] if out.exists() else []
     for names, config, tables in runs:
         trainer = Trainer(config, tables)
         found = {}
@@ -67,7 +70,9 @@ def write_curves(
             found[trainer.update] = round(trainer.evaluate("val").mean, 4)
         shown = " ".join(f"{value:.1f}" for value in found.values())
         print(f"{', '.join(map(str, names.values()))}: {shown}", flush=True)
-        done.append({**names, "validation": found, "config": as_values(trainer.config)})
+        entry = {**names, "validation": found, "config": as_values(trainer.config)}
         about = {"machine": machine(str(trainer.device)), "code": code_version()}
-        text = json.dumps({**about, "runs": done}, indent=1) + "\n"
+        done = [one for one in done if any(one[name] != names[name] for name in names)]
+        done.append({**entry, **about})
+        text = json.dumps({"runs": done}, indent=1) + "\n"
         out.write_text(text, encoding="utf-8")

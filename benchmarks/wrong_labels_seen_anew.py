@@ -7,7 +7,8 @@
 mini-ImageNet, validation classes, small enough for a CPU: 42×42 pixels, CNN4-32, all 64 training
 classes with 50 images each, 2,000 updates of four tasks, so that every image is seen about 250
 times, as often as in 3,000 updates of table 4. Tasks as they are or with 25% or 40% of labels
-swapped; images as they are or mirrored and moved anew in every update.
+swapped; images as they are or mirrored and moved anew in every update. A call adds its runs to the
+file: what is there was made by several, with --learners, --tasks, --images, --strategies, --seeds.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ IMAGES: dict[str, Values] = {"as they are": {}, "seen anew": SEEN_ANEW}
 STRATEGIES: dict[str, Values] = {
     "random": {},
     "derts": PRESETS["derts"],
-    "derts, tasks alike": {"strategy": {"name": "derts", "weights": "none"}},
+    "derts, no weights": {"strategy": {"name": "derts", "weights": "none"}},
     "derts, tasks at random": {"strategy": {"name": "derts", "engine": "uniform"}},
 }
 

@@ -55,3 +55,22 @@ def test_tensorboard_gets_every_event(tmp_path: Path) -> None:
     listen = tensorboard_listener(tmp_path / "board")
     listen({"event": "update", "update": 3, "loss": 0.5})
     assert any((tmp_path / "board").iterdir())
+
+
+def test_the_code_is_known_by_its_recipes_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import derts.runs
+
+    def source() -> str:
+        return derts.runs.code_version.__wrapped__()["source"]
+
+    (tmp_path / "recipes").mkdir()
+    recipe = tmp_path / "recipes" / "common.toml"
+    recipe.write_text("updates = 1")
+    monkeypatch.setattr(derts.runs, "__file__", str(tmp_path / "runs.py"))
+    before = source()
+    (tmp_path / "notes.txt").write_text("no code")
+    assert source() == before
+    recipe.write_text("updates = 2")
+    assert source() != before

@@ -217,12 +217,15 @@ def _left_behind(file: Path) -> bool:
     return file.name == LOCK or (file.name.startswith(".") and file.suffix == ".tmp")
 
 
+CODE = (".py", ".toml", ".json")
+
+
 @cache
 def code_version() -> dict[str, str]:
-    """Version, a digest of the package's source, and the commit where git knows one."""
+    """Version, a digest of the package's source and recipes, and the commit where git knows one."""
     root = Path(__file__).parent
     digest = hashlib.sha256()
-    for file in sorted(root.rglob("*.py")):
+    for file in sorted(file for file in root.rglob("*") if file.suffix in CODE):
         digest.update(file.read_bytes())
     version = {"version": __version__, "source": digest.hexdigest()[:16]}
     try:

@@ -90,7 +90,9 @@ def test_only_what_is_asked_for_is_run_and_reported(
     assert capsys.readouterr().out.count("not run") == 3  # two cells and the sum
     assert run([*words, "--only", "strategy=random", *few[1:2]]) == 0
     captured = capsys.readouterr()
-    assert "1/1 runs; finished mini-imagenet 5-way 5-shot cnn4, 16 classes" in captured.err
+    assert (
+        "1/1 runs; finished glyphs for mini-imagenet 5-way 5-shot cnn4, 16 classes" in captured.err
+    )
     # random was run before: the difference is taken though it is not asked for
     assert run([*words, "--only", "strategy=derts", *few[1:2]]) == 0
     shown = capsys.readouterr().out

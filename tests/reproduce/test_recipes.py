@@ -42,6 +42,7 @@ def ours(cell: Cell) -> tuple[Any, ...]:
         ("table1", False, "last"),
         ("table3", True, "best"),
         ("table4", True, "last"),
+        ("table7", True, "last"),
         ("figure2", True, "last"),
         ("table8", True, "best"),
     ],

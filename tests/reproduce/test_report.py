@@ -190,3 +190,26 @@ def test_files_of_different_scales_do_not_meet() -> None:
     assert result_file(Path(), "table1", Scale(data, presets=("gpu",))).name == (
         "reproduce-table1.json"
     )
+
+
+@pytest.mark.parametrize(
+    ("augment", "note"),
+    [
+        ({"mirror": False, "shift": 0}, None),
+        ({"mirror": True, "shift": 0}, "Training images are mirrored anew"),
+        ({"mirror": True, "shift": 8}, "Training images are mirrored and moved by up to 8 pixels"),
+    ],
+)
+def test_a_report_says_that_images_are_seen_anew(
+    augment: dict[str, object], note: str | None
+) -> None:
+    found, outcomes = ablation()
+    changed = {
+        key: {seed: replace(one, config={"augment": augment}) for seed, one in seeds.items()}
+        for key, seeds in outcomes.items()
+    }
+    notes = make_report("table5", "title", found, changed, []).notes
+    assert [text for text in notes if text.startswith("Training images")] == [
+        text for text in notes if note is not None and text.startswith(note)
+    ]
+    assert any("Training images" in text for text in notes) == (note is not None)

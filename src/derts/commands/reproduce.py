@@ -47,7 +47,8 @@ class ReproduceOptions:
     updates_scale: float = 1.0
     """Multiplies updates, warm-up and evaluation points: 0.1 for a quick look."""
     preset: Annotated[tuple[str, ...], unset("NAME [NAME …]")] = ()
-    """Presets of derts train on top of the recipes: gpu for bfloat16 and the fastest kernels."""
+    """Presets of derts train on top of the recipes: gpu for bfloat16 and the fastest kernels,
+    augment for images mirrored and moved."""
     dry_run: bool = False
     """Only list every cell with its estimated time."""
     report: bool = False

@@ -121,7 +121,8 @@ def check_results(results: Path, names: Sequence[str], scale: Scale) -> None:
         return
     there = [path.name for path in results.glob("reproduce-*.json") if "curves" not in path.name]
     hint = (
-        f"there are {', '.join(sorted(there))} (-x0.5: add --updates-scale 0.5)"
+        f"there are {', '.join(sorted(there))} (-x0.5: add --updates-scale 0.5; -augment: add "
+        "--preset augment)"
         if there
         else "name the folder that such files lie in, or leave out --from"
     )

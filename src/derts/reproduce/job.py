@@ -30,7 +30,8 @@ class Job:
     points: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"{self.setting}, seed {self.config.seed}"
+        glyphs = "glyphs for " if self.config.data == "glyphs" else ""
+        return f"{glyphs}{self.setting}, seed {self.config.seed}"
 
 
 def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
@@ -88,7 +89,7 @@ def _with_presets(config: TrainConfig, names: Sequence[str]) -> TrainConfig:
         if getattr(changed, what) != getattr(config, what):
             raise DertsError(
                 f"--preset {' '.join(names)} changes {what}, which the recipes decide: use presets "
-                "for hardware, model, learner or optimiser, such as gpu"
+                "for hardware, images, model, learner or optimiser, such as gpu and augment"
             )
     return changed
 

@@ -45,6 +45,15 @@ class Outcome:
         return best
 
     @property
+    def seen_anew(self) -> str:
+        """How training images differed from update to update, in words; nothing if they did not."""
+        augment = self.config.get("augment", {})
+        shift = augment.get("shift", 0)
+        ways = ["mirrored"] if augment.get("mirror") else []
+        ways += [f"moved by up to {shift} pixels"] if shift else []
+        return " and ".join(ways)
+
+    @property
     def measured_on(self) -> str:
         """The machine, and the precision where it is not the usual one."""
         name = str(self.machine.get("accelerator", self.machine.get("processor")))

@@ -41,6 +41,10 @@ JUDGED_BY_BEST = (
 )
 
 
+def _seen_anew(ways: str) -> str:
+    return f"Training images are {ways} anew in every update, whatever the strategy."
+
+
 @dataclass(frozen=True)
 class Row:
     """One cell as text, and how ours compares."""
@@ -76,6 +80,7 @@ def make_report(
     makers = {one.measured_on for one in made}
     said = [LEGEND[found[0].metric]] if found else []
     said += [JUDGED_BY_BEST] if any(one.judged_by_best for one in made) else []
+    said += [_seen_anew(ways) for ways in sorted({one.seen_anew for one in made}) if ways]
     said += notes
     said += [f"Measured on: {', '.join(sorted(makers))}."] if makers else []
     said += [f"{missing} of {len(rows)} cells were not run."] if missing else []
