@@ -45,6 +45,10 @@ VARIANTS: dict[str, Values] = {
         "strategy": {"name": "derts", "weights": "none", "ratio": 0.1},
         **SEEN_ANEW,
     },
+    "confused pairs, seen anew": {
+        "strategy": {"name": "derts", "engine": "confused", "weights": "none"},
+        **SEEN_ANEW,
+    },
     f"random, {TURNED}, seen anew": SEEN_ANEW,
     f"derts, {TURNED}, seen anew": {**PRESETS["derts"], **SEEN_ANEW},
 }

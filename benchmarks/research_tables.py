@@ -18,6 +18,7 @@ Rows = list[tuple[str, ...]]
 BySeed = dict[int, Outcome]
 Values = dict[str, Any]
 AS_THEY_ARE = "earlier-table4-as-they-are-h200"
+ANEW = "wrong-labels-seen-anew-cpu.json"
 CLEAN_UPDATES = 10_000  # of table 1 in full
 
 
@@ -204,11 +205,19 @@ def few_rows() -> Rows:
 def anew_rows() -> Rows:
     """The same where labels are swapped, images as they are and seen anew."""
     names = ("learner", "tasks", "images", "strategy", "seed")
-    return _curves("wrong-labels-seen-anew-cpu.json", {name: name for name in names})
+    return _curves(ANEW, {name: name for name in names}, lambda run: run["tasks"] != "clean")
 
 
-def _curves(file: str, names: dict[str, str]) -> Rows:
-    runs = read(file)["runs"]
+def clean_anew_rows() -> Rows:
+    """Clean tasks of images seen anew."""
+    names = ("learner", "strategy", "seed")
+    return _curves(ANEW, {name: name for name in names}, lambda run: run["tasks"] == "clean")
+
+
+def _curves(
+    file: str, names: dict[str, str], wanted: Callable[[Values], bool] = lambda run: True
+) -> Rows:
+    runs = [run for run in read(file)["runs"] if wanted(run)]
     looks = list(runs[0]["validation"])
     rows: Rows = [(*names.values(), *(f"{int(look):,}" for look in looks))]
     for run in runs:
@@ -378,5 +387,6 @@ BLOCKS: dict[str, Callable[[], Rows]] = {
     "smoothed": smoothed_rows,
     "seen-anew": seen_anew_rows,
     "best-random": best_random_rows,
+    "clean-anew": clean_anew_rows,
     "won-back": won_back_rows,
 }

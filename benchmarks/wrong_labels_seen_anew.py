@@ -42,7 +42,10 @@ STRATEGIES: dict[str, Values] = {
     "random": {},
     "derts": PRESETS["derts"],
     "derts, no weights": {"strategy": {"name": "derts", "weights": "none"}},
-    "derts, tasks at random": {"strategy": {"name": "derts", "engine": "uniform"}},
+    "derts, pools of all images": {"strategy": {"name": "derts", "pool_images": 0}},
+    "derts, tasks at random": {
+        "strategy": {"name": "derts", "engine": "uniform", "weights": "none"}
+    },
 }
 
 
