@@ -7,7 +7,7 @@ Small enough for a CPU: 42×42 pixels, CNN4-32, 4,000 updates of four tasks, whi
 about 80 times (the runs of table 3, 1,000 times). Accuracy on validation classes along the way, one
 line per run; test classes are not looked at. Turned classes: each class four times, its images
 upright and turned by 90, 180 and 270 degrees, as in experiments with Omniglot. A call adds its runs
-to the file; what is there was made by several, with --learners and --variants.
+to the file.
 """
 
 from __future__ import annotations
@@ -37,14 +37,6 @@ VARIANTS: dict[str, Values] = {
     "random, seen anew": SEEN_ANEW,
     "derts, seen anew": {**PRESETS["derts"], **SEEN_ANEW},
     "paper, seen anew": {**PRESETS["paper"], **SEEN_ANEW},
-    "derts, no weights, seen anew": {
-        "strategy": {"name": "derts", "weights": "none"},
-        **SEEN_ANEW,
-    },
-    "derts, no weights, a tenth, seen anew": {
-        "strategy": {"name": "derts", "weights": "none", "ratio": 0.1},
-        **SEEN_ANEW,
-    },
     "confused pairs, seen anew": {
         "strategy": {"name": "derts", "engine": "confused", "weights": "none"},
         **SEEN_ANEW,
