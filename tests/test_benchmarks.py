@@ -154,6 +154,15 @@ def test_few_classes_keeps_a_curve_per_run(tmp_path: Path) -> None:
     assert runs[1]["config"]["augment"] == {"mirror": True, "shift": 4}
 
 
+def test_a_call_adds_its_runs_to_the_file(tmp_path: Path) -> None:
+    words = ["--quick", "--learners", "anil", "--out", str(tmp_path / "out.json"), "--variants"]
+    for variants in (["random"], ["random", "random, seen anew"]):
+        program("few_classes.py", *words, *variants)
+    runs = json.loads((tmp_path / "out.json").read_text())["runs"]
+    assert [run["variant"] for run in runs] == ["random", "random, seen anew"]
+    assert all(run["code"] and run["machine"] for run in runs)
+
+
 def test_turned_classes_are_classes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     from few_classes import with_turned_classes
