@@ -127,9 +127,7 @@ def _commands(file: Path, name: str, outcomes: Outcomes, presets: tuple[str, ...
     command += f" --updates-scale {scale[1]}" if scale else ""
     strategies = dict.fromkeys(setting.strategy for setting, _ in outcomes)
     only = ",".join(f"strategy={strategy}" for strategy in strategies)
-    furthest: dict[int, float] = {}
-    for setting, fraction in outcomes:
-        furthest[setting.shot] = max(fraction, furthest.get(setting.shot, 0.0))
+    furthest = _furthest(outcomes)
     lines = []
     for last in dict.fromkeys(furthest.values()):
         shots = ",".join(f"shot={shot}" for shot, far in furthest.items() if far == last)
@@ -137,11 +135,17 @@ def _commands(file: Path, name: str, outcomes: Outcomes, presets: tuple[str, ...
     return "\n".join(lines)
 
 
-def _unfinished(outcomes: Outcomes) -> str:
-    """Runs that are missing, or did not get as far as others of their shot, after all."""
-    furthest = {setting.shot: 0.0 for setting, _ in outcomes}
+def _furthest(outcomes: Outcomes) -> dict[int, float]:
+    """By shot: the largest share of training that was measured."""
+    furthest: dict[int, float] = {}
     for setting, fraction in outcomes:
-        furthest[setting.shot] = max(fraction, furthest[setting.shot])
+        furthest[setting.shot] = max(fraction, furthest.get(setting.shot, 0.0))
+    return furthest
+
+
+def _unfinished(outcomes: Outcomes) -> str:
+    """Runs that are missing, or did not get as far as others of their shot."""
+    furthest = _furthest(outcomes)
     found = []
     for setting in dict.fromkeys(setting for setting, _ in outcomes):
         last = furthest[setting.shot]
