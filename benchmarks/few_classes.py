@@ -12,15 +12,11 @@ to the file.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 
-import torch
 from validation_curves import SEEN_ANEW, arguments, prepared, write_curves
 
 from derts.config_file import PRESETS, Values, with_values
-from derts.data import ImageTable
-from derts.training.drawing import training_classes
 
 BASE: Values = {
     "tasks": {"query": 5, "class_budget": 16},
@@ -31,7 +27,7 @@ BASE: Values = {
     "updates": 4000,
     "meta_batch": 4,
 }
-TURNED = "turned classes"
+TURNED: Values = {"tasks": {"turned": True}, **SEEN_ANEW}
 VARIANTS: dict[str, Values] = {
     "random": {},
     "random, seen anew": SEEN_ANEW,
@@ -41,24 +37,9 @@ VARIANTS: dict[str, Values] = {
         "strategy": {"name": "derts", "engine": "confused", "weights": "none"},
         **SEEN_ANEW,
     },
-    f"random, {TURNED}, seen anew": SEEN_ANEW,
-    f"derts, {TURNED}, seen anew": {**PRESETS["derts"], **SEEN_ANEW},
+    "random, turned classes, seen anew": TURNED,
+    "derts, turned classes, seen anew": {**PRESETS["derts"], **TURNED},
 }
-
-
-def with_turned_classes(table: ImageTable, classes: tuple[str, ...] | None) -> ImageTable:
-    """A table of these classes (all: None), each in four positions that count as four classes."""
-    groups = table.class_indices(classes)
-    names = classes or table.class_names
-    images = table.gather(torch.cat(groups))
-    labels = torch.cat([torch.full((len(group),), i) for i, group in enumerate(groups)])
-    return replace(
-        table,
-        images=torch.cat([torch.rot90(images, turn, (1, 2)) for turn in range(4)]),
-        labels=torch.cat([labels + turn * len(names) for turn in range(4)]),
-        class_names=tuple(f"{name}, {90 * turn}°" for turn in range(4) for name in names),
-        categories=None,
-    )
 
 
 def main() -> None:
@@ -66,18 +47,12 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
     options, base, tables = prepared(parser, BASE)
-    turned = tables
-    if any(TURNED in variant for variant in options.variants):
-        images = with_turned_classes(tables["train"], training_classes(base.tasks))
-        turned = {**tables, "train": images}
     runs = []
     for learner, seed, variant in product(options.learners, options.seeds, options.variants):
         values = {"learner": {"name": learner}, "seed": seed}
         config = with_values(with_values(base, VARIANTS[variant], variant), values, "benchmark")
-        if TURNED in variant:  # of which the table has no others
-            config = with_values(config, {"tasks": {"class_budget": 0}}, variant)
         names = {"learner": learner, "variant": variant, "seed": seed}
-        runs.append((names, config, turned if TURNED in variant else tables))
+        runs.append((names, config, tables))
     write_curves(runs, options.out)
 
 

@@ -72,7 +72,7 @@ def write_curves(
         print(f"{', '.join(map(str, names.values()))}: {shown}", flush=True)
         entry = {**names, "validation": found, "config": as_values(trainer.config)}
         about = {"machine": machine(str(trainer.device)), "code": code_version()}
-        done = [one for one in done if any(one[name] != names[name] for name in names)]
+        done = [one for one in done if any(one.get(name) != names[name] for name in names)]
         done.append({**entry, **about})
         text = json.dumps({"runs": done}, indent=1) + "\n"
         out.write_text(text, encoding="utf-8")

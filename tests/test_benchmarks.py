@@ -7,9 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-
-from derts.data import ImageTable
 
 ROOT = Path(__file__).parent.parent
 
@@ -161,23 +158,6 @@ def test_a_call_adds_its_runs_to_the_file(tmp_path: Path) -> None:
     runs = json.loads((tmp_path / "out.json").read_text())["runs"]
     assert [run["variant"] for run in runs] == ["random", "random, seen anew"]
     assert all(run["code"] and run["machine"] for run in runs)
-
-
-def test_turned_classes_are_classes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from few_classes import with_turned_classes
-
-    images = torch.arange(3 * 4 * 4 * 3, dtype=torch.uint8).reshape(3, 4, 4, 3)
-    table = ImageTable(images, torch.tensor([1, 0, 1]), ("a", "b"), "train")
-    turned = with_turned_classes(table, ("b",))
-    assert turned.class_names == ("b, 0°", "b, 90°", "b, 180°", "b, 270°")
-    assert turned.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    for image, number in ((images[0], 0), (images[2], 1)):
-        for turn in range(4):
-            expected = image
-            for _ in range(turn):  # a quarter: columns become rows
-                expected = expected.transpose(0, 1).flip(0)
-            assert torch.equal(turned.images[2 * turn + number], expected)
 
 
 def test_wrong_labels_are_learnt_with_images_as_they_are_and_seen_anew(tmp_path: Path) -> None:

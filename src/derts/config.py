@@ -51,6 +51,8 @@ class TaskConfig:
     """Train on these classes only (default: all)."""
     class_budget: Literal[0, 16, 32] = 0
     """Train on the paper's list of 16 or 32 mini-ImageNet classes (0: all)."""
+    turned: bool = False
+    """Every class is four: its images upright and turned by 90, 180 and 270 degrees."""
 
 
 @dataclass(frozen=True)

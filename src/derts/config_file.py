@@ -32,6 +32,7 @@ LITERAL = {
 PRESETS: dict[str, Values] = {
     "gpu": {"hardware": {"precision": "bfloat16", "channels_last": True, "compile": True}},
     "augment": {"augment": {"mirror": True, "shift": 8}},
+    "turned": {"tasks": {"turned": True}},
     "derts": {"strategy": {"name": "derts"}},
     "paper": {"strategy": {**LITERAL, "drop_score": "none"}},
     "paper-noisy": {

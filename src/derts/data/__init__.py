@@ -5,6 +5,7 @@ prepare         any data set on disk -> a store; find_source says which kind it 
 open_store, verify_store, describe_store, image_names, save_table
 from_dataset    any torch Dataset -> an ImageTable
 glyphs          the built-in data: letters and digits in twelve fonts
+with_turned_classes  four classes for every one: upright and turned
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     )
     from derts.data.table import ImageTable
     from derts.data.torch_dataset import from_dataset
+    from derts.data.turned import with_turned_classes
     from derts.data.write import save_table
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "prepare",
     "save_table",
     "verify_store",
+    "with_turned_classes",
 ]
 
 _HOMES = {
@@ -58,6 +61,7 @@ _HOMES = {
     "prepare": "preparation",
     "save_table": "write",
     "verify_store": "store",
+    "with_turned_classes": "turned",
 }
 
 

@@ -16,8 +16,13 @@ from derts.data import open_data
 from derts.data.table import ImageTable
 from derts.errors import DertsError
 from derts.selection.record import RoundRecord, pool_digest
-from derts.tasks import TaskPool, TaskSampler
-from derts.training.drawing import task_noise, training_classes
+from derts.tasks import TaskPool
+from derts.training.drawing import (
+    task_noise,
+    training_classes,
+    training_images,
+    training_sampler,
+)
 
 SIDE = 40  # pixels of a picture on the page
 MOST_PICTURES = 3000
@@ -29,14 +34,15 @@ def tasks_of_round(
 ) -> tuple[ImageTable, TaskPool] | str:
     """The tasks that a round chose from, drawn again; or why they cannot be had.
 
-    `opened` keeps training images by the name of their data, so that each is opened once.
+    `opened` keeps training images by what they are of, so that each is opened once.
     """
     name = data or config.data
     try:
-        if name not in opened:
-            opened[name] = open_data(name)["train"]
-        images = opened[name]
-        pool = TaskSampler(images, training_classes(config.tasks)).draw(
+        key = f"{name}, {training_classes(config.tasks)} turned" if config.tasks.turned else name
+        if key not in opened:
+            opened[key] = training_images(open_data(name)["train"], config.tasks)
+        images = opened[key]
+        pool = training_sampler(images, config.tasks).draw(
             tasks=config.strategy.pool,
             way=config.tasks.way,
             shot=config.tasks.shot,

@@ -85,11 +85,12 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
 def _with_presets(config: TrainConfig, names: Sequence[str]) -> TrainConfig:
     """Presets on top, unless they would make another experiment of it."""
     changed = apply_presets(names, config)
+    turned = replace(config, tasks=replace(config.tasks, turned=changed.tasks.turned))
     for what in ("data", "tasks", "updates", "strategy"):
-        if getattr(changed, what) != getattr(config, what):
+        if getattr(changed, what) != getattr(turned, what):
             raise DertsError(
                 f"--preset {' '.join(names)} changes {what}, which the recipes decide: use presets "
-                "for hardware, images, model, learner or optimiser, such as gpu and augment"
+                "for hardware, images, model, learner or optimiser, such as gpu, augment and turned"
             )
     return changed
 

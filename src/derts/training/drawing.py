@@ -7,6 +7,7 @@ from functools import cached_property
 
 from derts.config import TaskConfig, TrainConfig
 from derts.data.table import ImageTable
+from derts.data.turned import with_turned_classes
 from derts.errors import DertsError
 from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, TaskSampler
 from derts.tasks.views import with_views
@@ -26,6 +27,16 @@ def training_classes(tasks: TaskConfig) -> tuple[str, ...] | None:
 
         return class_list(tasks.class_budget)
     return tasks.classes or None
+
+
+def training_images(images: ImageTable, tasks: TaskConfig) -> ImageTable:
+    """The images that training tasks are of: those of a split, or of its turned classes."""
+    return with_turned_classes(images, training_classes(tasks)) if tasks.turned else images
+
+
+def training_sampler(images: ImageTable, tasks: TaskConfig) -> TaskSampler:
+    """What draws training tasks from `training_images`, of which turned ones are all allowed."""
+    return TaskSampler(images, None if tasks.turned else training_classes(tasks))
 
 
 def evaluation_tasks(config: TrainConfig, images: ImageTable, shot: int | None = None) -> TaskPool:
@@ -62,7 +73,7 @@ class TaskDrawer:
     ) -> None:
         self.config = config
         check_shift(config.augment.shift, images)
-        self._sampler = TaskSampler(images, training_classes(config.tasks))
+        self._sampler = training_sampler(images, config.tasks)
         self._validation = validation
         self._latest: tuple[tuple[int, str, int, int], TaskPool] | None = None
 

@@ -20,7 +20,7 @@ from derts.selection import build_strategy
 from derts.selection.strategy import Context
 from derts.training.bad_numbers import IN_A_ROW, bad_numbers, usable_losses
 from derts.training.best import Best
-from derts.training.drawing import TaskDrawer
+from derts.training.drawing import TaskDrawer, training_images
 from derts.training.hardware import choose_device, place_learner, place_table
 from derts.training.measured import Measured
 from derts.training.updating import Updater
@@ -54,7 +54,9 @@ class Trainer(Measured):
         self.group = group or Group()
         self.device = self.group.device or choose_device(config.hardware)
         self.tables = tables
-        self.images = place_table(self.split("train"), self.device, config.hardware)
+        self.images = place_table(
+            training_images(self.split("train"), config.tasks), self.device, config.hardware
+        )
         self.drawer = TaskDrawer(config, self.images, lambda: self.split("val"))
         self.draw = self.drawer.draw
         self.learner = build_learner(
