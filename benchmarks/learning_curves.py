@@ -32,6 +32,8 @@ def curves(folder: Path) -> dict[str, Any]:
         "learner": run.config.learner.name,
         "strategy": folder.name.split(run.config.learner.name + "-")[1].split("-")[0],
         "shot": run.config.tasks.shot,
+        "classes": run.config.tasks.class_budget,
+        "turned": run.config.tasks.turned,
         "seed": run.config.seed,
         "training": {at: training[at] for at in validation if at in training},
         "validation": validation,

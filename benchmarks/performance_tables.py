@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import curve_tables
 import research_tables
-from research_tables import Rows, Values, read
+from result_files import Rows, Values, read
 
 from derts.comparison import Comparison
 from derts.statistics import over_seeds, paired_difference
@@ -277,7 +278,7 @@ BLOCKS: dict[Path, dict[str, Callable[[], Rows]]] = {
         "kernels": kernel_rows,
     },
     ROOT / "docs" / "strategies.md": {"measured": strategy_rows},
-    ROOT / "docs" / "research-log.md": research_tables.BLOCKS,
+    ROOT / "docs" / "research-log.md": research_tables.BLOCKS | curve_tables.BLOCKS,
 }
 
 

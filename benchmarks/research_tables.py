@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+
+from result_files import RESULTS, Rows, Values, read
 
 from derts.comparison import Comparison
 from derts.reproduce.outcomes import Outcome, Outcomes, load_outcomes
 from derts.reproduce.recipe import Setting
 from derts.statistics import Estimate, over_seeds, paired_difference
 
-RESULTS = Path(__file__).parent.parent / "results"
-Rows = list[tuple[str, ...]]
 BySeed = dict[int, Outcome]
-Values = dict[str, Any]
 AS_THEY_ARE = "earlier-table4-as-they-are-h200"
-ANEW = "wrong-labels-seen-anew-cpu.json"
 CLEAN_UPDATES = 10_000  # of table 1 in full
-
-
-def read(name: str) -> Values:
-    """A result file."""
-    content: Values = json.loads((RESULTS / name).read_text(encoding="utf-8"))
-    return content
 
 
 def tried_rows() -> Rows:
@@ -54,24 +43,6 @@ def tried_rows() -> Rows:
                     cells.append(difference.shown("+") if difference is not None else "")
                 count = str(len(accuracies))
                 rows.append((learner, kind, name, count, f"{mean:.2f}", *cells))
-    return rows
-
-
-def sixteen_rows() -> Rows:
-    """Training and test accuracy along the way of the first runs of table 3, over seeds."""
-    runs = read("sixteen-classes-curves-h200.json")["runs"]
-    points = list(runs[0]["test"])
-    heads = [f"{kind}, {int(at):,}" for kind in ("training", "test") for at in points]
-    rows: Rows = [("learner", "strategy", "seeds", *heads)]
-    for learner in ("anil", "protonet"):
-        for strategy in ("random", "paper", "derts"):
-            mine = [r for r in runs if (r["learner"], r["strategy"]) == (learner, strategy)]
-            means = [
-                sum(run[kind][at] for run in mine) / len(mine)
-                for kind in ("training", "test")
-                for at in points
-            ]
-            rows.append((learner, strategy, str(len(mine)), *(f"{mean:.1f}" for mean in means)))
     return rows
 
 
@@ -122,6 +93,38 @@ def seen_anew_rows() -> Rows:
                 _paired(derts_now, then).shown("+"),
             )
         )
+    return rows
+
+
+def turned_rows() -> Rows:
+    """Table 3 with and without turned classes, test classes: random and derts."""
+    rows: Rows = [
+        ("learner", "shot", "random", "derts", "derts − random", "random, turned", "derts, turned",
+         "derts, turned − random, turned", "random, turned − random", "derts, turned − random")
+    ]  # fmt: skip
+    for scale in ("x0.3", "x0.6"):
+        upright = _outcomes(f"earlier-table3-upright-{scale}-h200")
+        turned = _outcomes(f"reproduce-table3-{scale}-turned")
+        for setting, fraction in turned:
+            if setting.strategy != "random":
+                continue
+            random, derts, random_turned, derts_turned = (
+                found[_with(setting, name), fraction]
+                for found in (upright, turned)
+                for name in ("random", "derts")
+            )
+            rows.append(
+                (
+                    setting.learner,
+                    str(setting.shot),
+                    *(_shown(outcomes) for outcomes in (random, derts)),
+                    _paired(derts, random).shown("+"),
+                    *(_shown(outcomes) for outcomes in (random_turned, derts_turned)),
+                    _paired(derts_turned, random_turned).shown("+"),
+                    _paired(random_turned, random).shown("+"),
+                    _paired(derts_turned, random).shown("+"),
+                )
+            )
     return rows
 
 
@@ -195,35 +198,6 @@ def _paired(first: BySeed, second: BySeed) -> Estimate:
     assert sorted(first) == sorted(second)
     values = [[outcomes[seed].accuracy for seed in sorted(first)] for outcomes in (first, second)]
     return paired_difference(*values)
-
-
-def few_rows() -> Rows:
-    """Accuracy on validation classes along the way, with 16 classes."""
-    return _curves("few-classes-cpu.json", {"learner": "learner", "variant": "tasks and images"})
-
-
-def anew_rows() -> Rows:
-    """The same where labels are swapped, images as they are and seen anew."""
-    names = ("learner", "tasks", "images", "strategy", "seed")
-    return _curves(ANEW, {name: name for name in names}, lambda run: run["tasks"] != "clean")
-
-
-def clean_anew_rows() -> Rows:
-    """Clean tasks of images seen anew."""
-    names = ("learner", "strategy", "seed")
-    return _curves(ANEW, {name: name for name in names}, lambda run: run["tasks"] == "clean")
-
-
-def _curves(
-    file: str, names: dict[str, str], wanted: Callable[[Values], bool] = lambda run: True
-) -> Rows:
-    runs = [run for run in read(file)["runs"] if wanted(run)]
-    looks = list(runs[0]["validation"])
-    rows: Rows = [(*names.values(), *(f"{int(look):,}" for look in looks))]
-    for run in runs:
-        values = [f"{run['validation'][look]:.1f}" for look in looks]
-        rows.append((*(str(run[name]) for name in names), *values))
-    return rows
 
 
 def choices_rows() -> Rows:
@@ -378,15 +352,12 @@ BLOCKS: dict[str, Callable[[], Rows]] = {
     "swapped": swapped_rows,
     "votes": votes_rows,
     "clean": clean_rows,
-    "sixteen": sixteen_rows,
-    "few": few_rows,
-    "anew": anew_rows,
+    "turned": turned_rows,
     "choices": choices_rows,
     "redundant": redundant_rows,
     "soft": soft_rows,
     "smoothed": smoothed_rows,
     "seen-anew": seen_anew_rows,
     "best-random": best_random_rows,
-    "clean-anew": clean_anew_rows,
     "won-back": won_back_rows,
 }

@@ -52,9 +52,10 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
     if setting.noise:
         config = with_values(config, common["noisy"], "common.toml")
     presets = strategy.get("presets", [])
-    config = apply_presets(
-        strategy.get("noisy_presets", presets) if setting.noise else presets, config
-    )
+    if setting.noise:
+        presets = strategy.get("noisy_presets", presets)
+    of_classes = strategy.get("presets_of_classes", {})
+    config = apply_presets(of_classes.get(str(setting.classes), presets), config)
     chosen: dict[str, Any] = {**strategy.get("values", {}), "ratio": setting.ratio}
     if not setting.weights:
         chosen["weights"] = "none"

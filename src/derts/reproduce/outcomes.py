@@ -54,6 +54,12 @@ class Outcome:
         return " and ".join(ways)
 
     @property
+    def turned(self) -> bool:
+        """Whether every training class was four."""
+        found: bool = self.config.get("tasks", {}).get("turned", False)
+        return found
+
+    @property
     def measured_on(self) -> str:
         """The machine, and the precision where it is not the usual one."""
         name = str(self.machine.get("accelerator", self.machine.get("processor")))

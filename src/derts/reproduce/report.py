@@ -45,6 +45,24 @@ def _seen_anew(ways: str) -> str:
     return f"Training images are {ways} anew in every update, whatever the strategy."
 
 
+def _turned(found: Sequence[Cell], outcomes: Outcomes) -> list[str]:
+    """Which strategies trained on turned classes, if any."""
+    by_strategy: dict[str, set[bool]] = {}
+    for cell in found:
+        seeds = outcomes.get((cell.setting, cell.fraction), {}).values()
+        by_strategy.setdefault(cell.setting.strategy, set()).update(one.turned for one in seeds)
+    names = [name for name, turned in by_strategy.items() if True in turned]
+    if not names:
+        return []
+    others = any(False in turned for turned in by_strategy.values())
+    who = f"{' and '.join(names)} alone" if others else "Every strategy"
+    also = "; the others do with --preset turned" if others else ""
+    return [
+        f"{who} trains on turned classes: each is four, upright and turned by 90, 180 and 270 "
+        f"degrees{also}."
+    ]
+
+
 @dataclass(frozen=True)
 class Row:
     """One cell as text, and how ours compares."""
@@ -81,6 +99,7 @@ def make_report(
     said = [LEGEND[found[0].metric]] if found else []
     said += [JUDGED_BY_BEST] if any(one.judged_by_best for one in made) else []
     said += [_seen_anew(ways) for ways in sorted({one.seen_anew for one in made}) if ways]
+    said += _turned(found, outcomes)
     said += notes
     said += [f"Measured on: {', '.join(sorted(makers))}."] if makers else []
     said += [f"{missing} of {len(rows)} cells were not run."] if missing else []
