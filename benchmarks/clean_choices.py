@@ -83,7 +83,8 @@ def main() -> None:
         tables = open_data(str(options.data))
     runs: list[Result] = []
     for seed, learner, name in product(options.seeds, options.learners, options.variants):
-        values: Values = {"strategy": VARIANTS[name], "seed": seed, "learner": {"name": learner}}
+        strategy = {"selects": "always", **VARIANTS[name]}
+        values: Values = {"strategy": strategy, "seed": seed, "learner": {"name": learner}}
         trainer = Trainer(with_values(base, values, f"variant {name}"), tables)
         if name == OUTLIERS_LEFT_OUT:
             trainer.strategy = PoolTasks(trainer.config.strategy, pick_without_outliers)

@@ -88,6 +88,15 @@ def validation_rows() -> Rows:
     return rows
 
 
+def even_rows() -> Rows:
+    """What facility location leaves of the distance that chance leaves, along training."""
+    rows: Rows = [("tasks", "learner", "at first", "later", "", "last")]
+    for run in read("even-pools-cpu.json")["runs"]:
+        told = [f"{value:.2f} ({int(at):,})" for at, value in run["left"].items()]
+        rows.append((run["kind"], run["learner"], *told))
+    return rows
+
+
 def _mean(looks: Values) -> float:
     return float(sum(looks.values())) / len(looks)
 
@@ -107,4 +116,5 @@ BLOCKS: dict[str, Callable[[], Rows]] = {
     "anew": anew_rows,
     "clean-anew": clean_anew_rows,
     "validation": validation_rows,
+    "even": even_rows,
 }

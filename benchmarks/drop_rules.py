@@ -70,7 +70,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--quick", action="store_true", help="tiny, to see that it runs")
     options = parser.parse_args()
-    config = apply_presets(["demo"])
+    always: Values = {"strategy": {"selects": "always"}}
+    config = with_values(apply_presets(["demo"]), always, "benchmark")
     swapped = options.noise == "swap"
     if swapped:
         config = with_values(config, SWAPS, "benchmark")

@@ -24,7 +24,7 @@ BASE: Values = {
     "tasks": {"query": 5, "class_budget": 16},
     "model": {"width": 32},
     "learner": {"distance_divisor": 16.0},
-    "strategy": {"warmup": 60, "pool": 480},
+    "strategy": {"warmup": 60, "pool": 480, "selects": "always"},
     "evaluation": {"split": "val", "tasks": 300, "query": 10},
     "updates": 4000,
     "meta_batch": 4,

@@ -32,7 +32,8 @@ def measure(strategy: str, keep: bool, quick: bool) -> dict[str, float]:
     """Milliseconds per update, the system's share of them, and the largest memory in MiB."""
     if not keep:
         mock.patch.object(hardware, "keep_freed_memory", return_value=False).start()
-    values = {"strategy": {"name": strategy, "warmup": 4}, "updates": 1000}
+    settings = {"name": strategy, "warmup": 4, "selects": "always"}
+    values = {"strategy": settings, "updates": 1000}
     config = with_values(apply_presets(["demo"]), values, "benchmark")
     if quick:
         config = with_values(config, {**SMALL, "updates": 1000}, "--quick")

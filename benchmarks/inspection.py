@@ -45,7 +45,10 @@ def measure(strategy: str, seed: int) -> dict[str, Any]:
     """Train on mislabelled images and count them among the first that are listed."""
     tables = dict(derts.glyphs(characters=100, images_per_character=20, seed=seed))
     tables["train"], bad = mislabel(tables["train"], seed)
-    chosen = {"seed": seed, "strategy": {"name": strategy, "warmup": 40, "pool": 200}}
+    chosen = {
+        "seed": seed,
+        "strategy": {"name": strategy, "warmup": 40, "pool": 200, "selects": "always"},
+    }
     config = with_values(derts.TrainConfig(), {**SETTINGS, **chosen}, "benchmark")
     trainer = derts.Trainer(config, tables)
     trainer.train()

@@ -48,7 +48,7 @@ VARIANTS: dict[str, Values] = {
     "derts-query-smooth": smoothed(0.3, doubt="query-votes"),
     "derts-hardest-smooth": smoothed(0.3, engine="hardest"),
     "paper": PRESETS["paper-noisy"],
-    "derts": derts(),
+    "derts": derts(selects="where-it-pays"),
     "random-hard": {"strategy": {"name": "random"}, "learner": {"smoothing": 0.0}},
     "derts-hard": smoothed(0.0),
     "derts-given-labels": derts(doubt="none"),
@@ -118,7 +118,11 @@ def main() -> None:
                     "shot": options.shot,
                     "class_budget": options.class_budget,
                 },
-                "strategy": {"warmup": options.warmup, "pool": options.pool},
+                "strategy": {
+                    "warmup": options.warmup,
+                    "pool": options.pool,
+                    "selects": "always",  # or variants of it would not differ on clean tasks
+                },
                 "evaluation": {"split": options.split},
                 "model": {"width": options.width},
                 "updates": options.updates,

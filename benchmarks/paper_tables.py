@@ -172,7 +172,8 @@ def _changed(setting: Setting, outcome: Outcome, presets: tuple[str, ...]) -> li
         ("model", ()),
         ("learner", ()),
         ("optimiser", ()),
-        ("strategy", ("warmup",)),  # follows the scale
+        # the warm-up follows the scale, and where labels are swapped derts always selects
+        ("strategy", ("warmup", "selects") if setting.noise else ("warmup",)),
         ("evaluation", ("tasks", "query", "seed", "split")),
     ):
         if part == "strategy" and setting.strategy in ("random", "us", "ats"):

@@ -26,7 +26,7 @@ from derts.training import Trainer
 
 BANK = {
     "tasks": {"noise": "none"},
-    "strategy": {"name": "derts", "bank": True, "pool_images": 0},
+    "strategy": {"name": "derts", "bank": True, "pool_images": 0, "selects": "always"},
     "optimiser": {"schedule": "constant"},
     "hardware": {"device": "cpu"},
 }

@@ -119,6 +119,7 @@ variants share. Evaluation tasks are clean. `paper` is the literal method with i
 `derts` mends labels first, so that nothing is left to drop. ANIL smooths its targets: that gains
 {smoothing_gain("random clean")} points with clean tasks and costs random sampling of noisy ones
 {smoothing_gain("random", -1)} (`results/{EARLIER}`, the runs before it did).
+`derts` of clean tasks was made when it selected from clean, even pools, too.
 
 {chr(10).join(parts)}"""
 
@@ -131,6 +132,12 @@ def smoothing_gain(variant: str, sign: int = 1) -> str:
         anil = Comparison([run for run in runs if run["learner"] == "anil"])
         means.append(over_seeds(list(anil.accuracies(variant).values())).mean)
     return f"{sign * (means[1] - means[0]):.1f}"
+
+
+def selected_always(found: Comparison) -> bool:
+    """Whether `derts` selected from clean pools too, as it did once."""
+    made = [run for run in found.results if run["variant"] == "derts clean"]
+    return any(run["config"]["strategy"].get("selects", "always") == "always" for run in made)
 
 
 def recovered(found: Comparison, noisy: list[str]) -> str:
@@ -255,7 +262,8 @@ def readme() -> str:
                 cells.append(f"{over_seeds(values).mean:.2f}" if values else "not run")
             difference = found.difference("derts" + suffix, "random" + suffix)
             updates = str(runs[0]["config"]["updates"])
-            rows.append((f"{learner}, {kind} \\*", updates, *cells, difference.shown("+")))
+            mark = "\\* †" if suffix and selected_always(found) else "\\*"
+            rows.append((f"{learner}, {kind} {mark}", updates, *cells, difference.shown("+")))
     changed = any("†" in row[0] for row in rows)
     since = " †: a recipe that has changed since, to be run again." if changed else ""
     text = f"""{BEGIN}

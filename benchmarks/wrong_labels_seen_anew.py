@@ -27,7 +27,7 @@ BASE: Values = {
     "tasks": {"query": 15},
     "model": {"width": 32},
     "learner": {"distance_divisor": 16.0},
-    "strategy": {"warmup": 60, "pool": 480, "pool_images": 1600},
+    "strategy": {"warmup": 60, "pool": 480, "pool_images": 1600, "selects": "always"},
     "evaluation": {"split": "val", "tasks": 300, "query": 10},
     "updates": 2000,
     "meta_batch": 4,

@@ -181,6 +181,7 @@ def summarise(trainer: Trainer, before: Mapping[str, float], rounds: list[Result
         "dropped_share": _mean([event["looks_noisy"] / event["pool"] for event in rounds]),
         "effective_tasks": _mean([event["effective_tasks"] for event in rounds]),
         "rounds": len(rounds),
+        "random_rounds": sum("random" in event for event in rounds),
     }
 
 

@@ -26,6 +26,7 @@ LITERAL = {
     "batching": "shuffled",
     "pool_images": 0,
     "doubt": "none",
+    "selects": "always",
 }
 """The paper's method to the letter, but for the drop rule of its noisy setting."""
 

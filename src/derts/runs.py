@@ -25,7 +25,8 @@ Event = dict[str, Any]
 KEEP_ROUNDS = 3
 # what a setting that a run's config does not name was when it was written
 AS_IT_WAS = TrainConfig(
-    learner=LearnerConfig(smoothing=0.0), strategy=StrategyConfig(pool_images=0, doubt="none")
+    learner=LearnerConfig(smoothing=0.0),
+    strategy=StrategyConfig(pool_images=0, doubt="none", selects="always"),
 )
 LOCK = ".lock"
 """The file that a process which writes to a run folder holds."""

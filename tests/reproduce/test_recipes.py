@@ -121,6 +121,51 @@ def test_no_weights_and_ratios_reach_the_config() -> None:
     assert found == ratios | {(0.3, "none")}
 
 
+def test_with_16_classes_derts_alone_turns_them_unless_asked_for() -> None:
+    mini = parse_datasets(["mini=stores/mini"])
+    for name, scale, turning in (
+        ("table3", Scale(mini), {"derts"}),
+        ("table3", Scale(mini, presets=("turned",)), set(OURS["derts"]) | {"random", "us", "ats"}),
+        ("table3", Scale(parse_datasets(["glyphs"])), set()),
+        ("table8", Scale(mini), set()),  # 32 classes, with which it cost accuracy
+        ("table1", Scale(mini), set()),
+    ):
+        found = {
+            cell.setting.strategy
+            for cell in cells(name)
+            if cell.setting.dataset == "mini-imagenet"
+            and make_config(cell.setting, 0, scale).tasks.turned
+        }
+        assert found == turning, name
+
+
+def test_derts_selects_where_it_pays_but_for_ablations_of_the_selection() -> None:
+    for cell in (cell for name in ("table1", "table4", "table5") for cell in cells(name)):
+        setting = cell.setting
+        always = setting.strategy == "paper" or setting.ratio != 0.3 or not setting.weights
+        if setting.strategy in OURS["derts"]:
+            config = make_config(setting, 0, Scale({}))
+            assert config.strategy.selects == ("always" if always else "where-it-pays")
+
+
+def test_runs_with_swapped_labels_from_before_selects_count(tmp_path: Path) -> None:
+    from derts.config_file import to_toml
+
+    data = parse_datasets(["mini=stores/mini"])
+    for name, counts in (("table4", True), ("table1", False)):
+        found = keep_only(cells(name), ["strategy=derts", "shot=5", "learner=anil",
+                                        "dataset=mini-imagenet", "fraction=1"])  # fmt: skip
+        jobs = make_jobs(found, [0], Scale(data), Folders(tmp_path)).values()
+        for number, job in enumerate(jobs):
+            folder = tmp_path / "mini-imagenet" / f"{name}-{number}"
+            folder.mkdir(parents=True)
+            line = 'selects = "where-it-pays"\n'
+            assert line in to_toml(job.config)
+            (folder / "config.toml").write_text(to_toml(job.config).replace(line, ""))
+        again = make_jobs(found, [0], Scale(data), Folders(tmp_path)).values()
+        assert all((job.folder.name.startswith(name)) == counts for job in again)
+
+
 def test_tables_share_runs_and_a_run_is_known_by_what_matters(tmp_path: Path) -> None:
     data = parse_datasets(["mini=stores/mini", "tiered=stores/tiered"])
     together = [

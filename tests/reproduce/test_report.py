@@ -193,6 +193,27 @@ def test_files_of_different_scales_do_not_meet() -> None:
 
 
 @pytest.mark.parametrize(
+    ("turning", "words"),
+    [
+        ((), ""),
+        (("derts",), "derts alone trains on turned classes: each is four"),
+        (("random", "derts"), "Every strategy trains on turned classes: each is four"),
+    ],
+)
+def test_a_report_says_who_has_turned_classes(turning: tuple[str, ...], words: str) -> None:
+    found = keep_only(cells("table3"), ["strategy=random", "strategy=derts", "shot=5"])
+    outcomes: Outcomes = {}
+    for cell in found:
+        config = {"tasks": {"turned": cell.setting.strategy in turning}}
+        made = replace(outcome(0, 50), config=config)
+        outcomes[cell.setting, cell.fraction] = {0: made}
+    notes = " ".join(make_report("table3", "title", found, outcomes, []).notes)
+    assert ("turned" in notes) == bool(words)
+    assert words in notes
+    assert ("--preset turned" in notes) == (turning == ("derts",))
+
+
+@pytest.mark.parametrize(
     ("augment", "note"),
     [
         ({"mirror": False, "shift": 0}, None),

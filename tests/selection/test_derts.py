@@ -30,7 +30,7 @@ SMALL = TrainConfig(
     tasks=TaskConfig(shot=2, query=3, noise="tasks"),
     model=ModelConfig(width=8),
     learner=LearnerConfig(distance_divisor=4.0),
-    strategy=StrategyConfig("derts", warmup=3, pool=40, ratio=0.5),
+    strategy=StrategyConfig("derts", warmup=3, pool=40, ratio=0.5, selects="always"),
     evaluation=EvaluationConfig(tasks=40, query=5),
     updates=12,
     meta_batch=4,

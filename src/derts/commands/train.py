@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -16,6 +16,9 @@ from derts.commands.parse import parse, print_rows, unset
 from derts.config import TrainConfig
 from derts.config_file import PRESETS, apply_presets, read_config
 from derts.errors import DertsError
+
+if TYPE_CHECKING:
+    from derts.runs import Run
 
 DESCRIPTION = f"""Train a few-shot learner on tasks and evaluate it on classes it has never seen.
 
@@ -76,14 +79,11 @@ def train(arguments: Sequence[str]) -> None:
     training = sum(seconds[name] for name in TRAINING_PHASES if name in seconds)
     selection = sum(seconds[name] for name in SELECTION_PHASES if name in seconds)
     each, of = 1000 * training / max(result["updates"], 1), result["weights_of_update"]
-    strategy, warmup = str(config.strategy.name), config.strategy.warmup
-    if strategy != "random" and warmup >= config.updates:
-        strategy += f", which never began: --strategy.warmup is {warmup}"
     print_rows(
         [
             ("learner", f"{config.learner.name}, {config.model.backbone}-{config.model.width}"),
             ("tasks", f"{config.tasks.way} way, {config.tasks.shot} shot, from {config.data}"),
-            ("strategy", strategy),
+            ("strategy", _strategy(config, Run.open(out))),
             ("updates", f"{result['updates']} in {training:.1f} s ({each:.1f} ms each)"),
             ("selection", f"{100 * selection / max(training, 1e-9):.1f}% of that time"),
             (
@@ -96,6 +96,18 @@ def train(arguments: Sequence[str]) -> None:
             ("next", f"derts report {out}"),
         ]
     )
+
+
+def _strategy(config: TrainConfig, run: Run) -> str:
+    """The strategy's name, and where it did nothing, why."""
+    name, warmup = config.strategy.name, config.strategy.warmup
+    if name != "random" and warmup >= config.updates:
+        return f"{name}, which never began: --strategy.warmup is {warmup}"
+    rounds = [event for event in run.events() if event["event"] == "round"]
+    random = sum("random" in event for event in rounds)
+    if not random:
+        return name
+    return f"{name}, {random} of {len(rounds)} rounds on random tasks: clean and even pools"
 
 
 def default_name(config: TrainConfig) -> str:

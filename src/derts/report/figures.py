@@ -255,10 +255,11 @@ def _map(group: Group) -> Draw:
         trained = weight > 0
         dropped = record.dropped.numpy()
         rest = ~trained & ~dropped
+        chosen = "none preferred: random tasks" if record.all_alike else "selected, larger with γ"
         for which, color, label in (
             (rest, LEFT, "not selected"),
             (dropped & ~trained, DROPPED, "dropped"),
-            (trained, SELECTED, "selected, larger with γ"),
+            (trained, SELECTED, chosen),
         ):
             if which.any():
                 size = 8 + 14 * weight[which]

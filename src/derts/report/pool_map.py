@@ -26,6 +26,11 @@ KINDS = (
     ("dropped", "Dropped: they look noisy"),
 )
 
+ALL_ALIKE = (
+    "This pool is clean and even: nothing to mend or drop, few tasks that repeat each other. So "
+    "the round trained on random tasks, none preferred."
+)
+
 
 @dataclass
 class PoolPart:
@@ -80,7 +85,8 @@ class PoolPart:
         of = "" if count == len(self.record.loss) else f" ({count} of {len(self.record.loss)})"
         noise = '<option value="noise">wrong labels</option>' if noisy else ""
         blue, red = _ramp(0.0), _ramp(1.0)
-        where = "" if not isinstance(self.tasks, str) else f" No pictures: {_text(self.tasks)}."
+        where = f" {ALL_ALIKE}" if self.record.all_alike else ""
+        where += "" if not isinstance(self.tasks, str) else f" No pictures: {_text(self.tasks)}."
         return (
             f'<figure class="map"><figcaption>{_text(self.group.name)}, round '
             f"{self.record.number + 1} at update {self.record.update}{of}: first two principal "
@@ -107,6 +113,7 @@ class PoolPart:
         for kind, title in KINDS:
             tasks = self._examples(kind)
             if tasks:
+                title = "Some of the pool" if self.record.all_alike else title
                 rows = "".join(self._row(task) for task in tasks)
                 parts.append(f"<div><h3>{title}</h3>{rows}</div>")
         return f'<h3>{_text(self.group.name)}</h3><div class="kinds">{"".join(parts)}</div>'

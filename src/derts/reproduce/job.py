@@ -59,6 +59,8 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
     chosen: dict[str, Any] = {**strategy.get("values", {}), "ratio": setting.ratio}
     if not setting.weights:
         chosen["weights"] = "none"
+    if not setting.weights or setting.ratio != common["ratio"]:
+        chosen["selects"] = "always"  # ablations of a selection
     updates = max(1, round(scale.updates * setting.updates))
     warmup = round(scale.updates * common["warmup"][noise][setting.learner])
     values: dict[str, Any] = {
@@ -111,6 +113,8 @@ def identity(config: TrainConfig, dataset: str) -> str:
     strategy = config.strategy
     if strategy.name in ("random", "us", "ats"):
         strategy = StrategyConfig(name=strategy.name, warmup=strategy.warmup)
+    elif config.tasks.noise == "swap" and strategy.doubt == "votes":
+        strategy = replace(strategy, selects="always")  # there are labels to mend in every pool
     neutral = replace(
         config,
         data=dataset,

@@ -72,6 +72,11 @@ class RoundRecord:
             digest=pool_digest(pool, images),
         )
 
+    @property
+    def all_alike(self) -> bool:
+        """Whether no task was preferred: the round trained on random ones."""
+        return bool((self.weight == 1).all())
+
     def to_bytes(self) -> bytes:
         """A safetensors file."""
         about = {"derts": FORMAT, "number": str(self.number), "update": str(self.update)}

@@ -36,12 +36,14 @@ class Drawn(NamedTuple):
 
     given      as they were drawn
     pool       as they are scored and trained on: with mended labels where votes are asked for
+    mended     whether any label was
     given_wrong, wrong  float [N]: shares of wrong labels in each task of both, for the log alone
     reference  the pool labelled at random, where the drop rule asks for it
     """
 
     given: TaskPool
     pool: TaskPool
+    mended: bool
     given_wrong: torch.Tensor
     wrong: torch.Tensor
     reference: TaskPool | None
@@ -50,7 +52,8 @@ class Drawn(NamedTuple):
 class PoolTasks(Strategy):
     """Rounds of: draw a pool, estimate every task's gradient, drop, `pick`, train.
 
-    During the warm-up the tasks are the ones that random sampling would train on.
+    During the warm-up, and in a round whose choice is not needed, the tasks are the ones that
+    random sampling would train on.
     """
 
     def __init__(self, config: StrategyConfig, pick: Pick) -> None:
@@ -58,6 +61,7 @@ class PoolTasks(Strategy):
         self.pick = pick
         self.round = 0
         self.position = 0
+        self.random_until = config.warmup
         self.batches: list[torch.Tensor] = []
         self.weights = torch.zeros(0)
         self.wrong_labels = 0.0
@@ -105,21 +109,27 @@ class PoolTasks(Strategy):
     def next_batch(self, context: Context) -> MetaBatch:
         if not self._checked:  # a loop that is not ours
             self.check(context)
-        if context.update < self.config.warmup:
-            return MetaBatch(context.draw(context.meta_batch, "batch", context.update))
+        if context.update < self.random_until:
+            return self._random(context)
         if self._resumed and context.learner.trust is not None:
             context.learner.trust.noise.fill_(self.wrong_labels)
         self._resumed = False
         if self.position == len(self.batches):
             self._start_round(context)
+            if context.update < self.random_until:
+                return self._random(context)
         if self._pool is None:  # a resumed run: the pool is drawn again from its seed
             self._pool = self._draw(context, self.round - 1).pool
         chosen = self.batches[self.position]
         self.position += 1
         return MetaBatch(self._pool[chosen], self.weights[chosen])
 
+    @staticmethod
+    def _random(context: Context) -> MetaBatch:
+        return MetaBatch(context.draw(context.meta_batch, "batch", context.update))
+
     def ahead(self, context: Context) -> TaskPool | None:
-        if context.update + 1 < self.config.warmup:
+        if context.update + 1 < self.random_until:
             return context.draw(context.meta_batch, "batch", context.update + 1)
         if self._pool is None or self.position == len(self.batches):
             return None
@@ -129,6 +139,7 @@ class PoolTasks(Strategy):
         return {
             "round": self.round,
             "position": self.position,
+            "random_until": self.random_until,
             "batches": list(self.batches),
             "weights": self.weights,
             "wrong_labels": self.wrong_labels,
@@ -139,6 +150,7 @@ class PoolTasks(Strategy):
         if "round" in state:  # the state of another strategy's warm-up has none
             self._check_state(state)
             self.round, self.position = state["round"], state["position"]
+            self.random_until = state.get("random_until", self.config.warmup)
             self.batches, self.weights = list(state["batches"]), state["weights"]
             if self.bank is not None and state.get("bank") is not None:
                 self.bank.load_state_dict(state["bank"])
@@ -160,7 +172,7 @@ class PoolTasks(Strategy):
         clock.settle("update")
         before = dict(clock.seconds)
         with clock.phase("pool"):
-            given, pool, given_wrong, wrong, reference = self._drawn(context)
+            given, pool, mended, given_wrong, wrong, reference = self._drawn(context)
         if self.bank is not None and self.round == 0:
             self.bank.expire()  # it holds the whole warm-up
         estimate = estimate_pool(
@@ -181,9 +193,13 @@ class PoolTasks(Strategy):
             choice = choose(
                 config, estimate, context.meta_batch, seed, self.pick, context.group, pool.classes
             )
-            decided = context.group.same((list(choice.batches), choice.weights))
+            needed = mended or config.doubt == "posterior" or choice.needed()
+            decided = context.group.same((list(choice.batches), choice.weights, needed))
             doubt = self._doubt(context, estimate, pool, choice)
-        self.batches, self.weights = decided
+        self.batches, self.weights, needed = decided
+        if not needed:
+            self.random_until = context.update + len(self.batches)
+            choice, self.batches = choice.of_all(), []
         self._pool, self.position = pool, 0
         spent = {
             name: round(total - before.get(name, 0.0), 6) for name, total in clock.seconds.items()
@@ -195,6 +211,7 @@ class PoolTasks(Strategy):
                 "update": context.update,
                 "seconds": {name: value for name, value in spent.items() if value},
                 **choice.record(),
+                **({} if needed else {"random": True}),
                 "noise": {"pool": mean_share(given_wrong), **noise_record(wrong, choice)},
                 **doubt,
             }
@@ -241,6 +258,7 @@ class PoolTasks(Strategy):
         pool = given
         if self.config.doubt in VOTING:
             pool = mend_labels(given, support=self.config.doubt == "votes")
+        mended = pool is not given and pool != given
         reference = None
         if needs_reference(self.config):
             reference = with_random_labels(pool, (context.seed, "reference", number))
@@ -248,7 +266,7 @@ class PoolTasks(Strategy):
         wrong = given_wrong if pool is given else pool.mislabelled()
         if context.learner.device.type == "cuda":
             pool, reference = pool.pinned(), reference and reference.pinned()
-        return Drawn(given, pool, given_wrong, wrong, reference)
+        return Drawn(given, pool, mended, given_wrong, wrong, reference)
 
     def _given(self, context: Context, number: int) -> TaskPool:
         """Pool `number` as it is drawn."""

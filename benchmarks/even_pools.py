@@ -1,0 +1,116 @@
+"""How even are pools of tasks? What facility location leaves of the distance that chance leaves.
+
+    derts data prepare PACKS stores/mini42 --size 42
+    python benchmarks/even_pools.py --data stores/mini42 --out results/even-pools-cpu.json
+
+`--strategy.selects where-it-pays` takes a pool for even where that is more than 0.6. Random
+sampling trains a learner on clean tasks: mini-ImageNet at 42×42 pixels (all classes, 16 of them, 16
+turned, one shot; images seen anew) and glyphs, even and redundant (redundant_pools.py). Along the
+way pools are drawn, and 30% of each selected. One line per learner and kind of task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from redundant_pools import Redundant, clean_demo
+from validation_curves import SEEN_ANEW
+
+from derts.config import TrainConfig
+from derts.config_file import Values, with_values
+from derts.data import ImageTable, open_data
+from derts.gradients import estimate_pool
+from derts.runs import code_version, machine
+from derts.selection.derts import left_over_chance
+from derts.selection.facility_location import select
+from derts.selection.strategy import Draw
+from derts.tasks.randomness import generator
+from derts.training import Trainer
+
+PHOTOS: Values = {
+    **SEEN_ANEW,
+    "tasks": {"query": 5},
+    "model": {"width": 32},
+    "learner": {"distance_divisor": 16.0},
+    "strategy": {"pool": 960},
+    "updates": 4000,
+    "meta_batch": 4,
+}
+KINDS: dict[str, Values] = {
+    "photos": {},
+    "photos, one shot": {"tasks": {"shot": 1}},
+    "photos, 16 classes": {"tasks": {"class_budget": 16}},
+    "photos, 16 classes, as they are": {
+        "tasks": {"class_budget": 16},
+        "augment": {"mirror": False, "shift": 0},
+    },
+    "photos, 16 classes, turned": {"tasks": {"class_budget": 16, "turned": True}},
+    "glyphs": {},
+    "glyphs, redundant": {},
+}
+LOOKS = {"photos": (60, 500, 1000, 2000), "glyphs": (60, 120, 200, 300)}
+POOLS = 3
+
+
+def left(trainer: Trainer, draw: Draw, number: int) -> float:
+    """Of one pool, selected by the preset's estimate."""
+    settings = trainer.config.strategy
+    pool = draw(settings.pool, "pool", number)
+    found = estimate_pool(trainer.learner, trainer.images, pool, (settings.estimate,))
+    rows = found.gradients[settings.estimate].cpu()
+    chosen = select(rows, round(settings.ratio * len(rows))).indices
+    return left_over_chance(rows, chosen, generator((trainer.config.seed, "chance", number)))
+
+
+def follow(config: TrainConfig, tables: dict[str, ImageTable], kind: str) -> dict[int, float]:
+    """Mean over some pools, at every look."""
+    trainer = Trainer(config, tables)
+    draw: Draw = trainer.draw
+    if "redundant" in kind:
+        trainer.context.draw = draw = Redundant(trainer.images, config)
+    found = {}
+    for update in LOOKS[kind.split(",")[0]]:
+        trainer.train(until=update)
+        values = [left(trainer, draw, POOLS * update + number) for number in range(POOLS)]
+        found[trainer.update] = round(sum(values) / POOLS, 3)
+    return found
+
+
+def main() -> None:
+    """Every learner and kind of task."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", help="a store of mini-ImageNet; without it, glyphs alone")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--learners", nargs="+", default=["anil", "protonet"])
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--quick", action="store_true", help="tiny, to see that it runs")
+    options = parser.parse_args()
+    demo, glyphs = clean_demo(options.quick)
+    photos = open_data(options.data) if options.data else None
+    base = with_values(TrainConfig(), PHOTOS, "benchmark")
+    done: list[dict[str, Any]] = []
+    if options.out.exists():
+        done = json.loads(options.out.read_text(encoding="utf-8"))["runs"]
+    for kind, learner in product(options.kinds, options.learners):
+        of_photos = kind.startswith("photos")
+        if of_photos and photos is None:
+            continue
+        config = with_values(base if of_photos else demo, KINDS[kind], kind)
+        config = with_values(config, {"learner": {"name": learner}}, "benchmark")
+        found = follow(config, (photos or {}) if of_photos else glyphs, kind)
+        print(
+            f"{kind}, {learner}: {' '.join(f'{value:.2f}' for value in found.values())}", flush=True
+        )
+        names = {"kind": kind, "learner": learner}
+        done = [one for one in done if any(one[name] != names[name] for name in names)]
+        about = {"machine": machine("cpu"), "code": code_version()}
+        done.append({**names, "left": found, **about})
+        options.out.write_text(json.dumps({"runs": done}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
