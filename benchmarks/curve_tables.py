@@ -89,10 +89,11 @@ def validation_rows() -> Rows:
 
 
 def even_rows() -> Rows:
-    """What facility location leaves of the distance that chance leaves, along training."""
+    """How even pools of tasks are along training, the least and the most of ten."""
     rows: Rows = [("tasks", "learner", "at first", "later", "", "last")]
     for run in read("even-pools-cpu.json")["runs"]:
-        told = [f"{value:.2f} ({int(at):,})" for at, value in run["left"].items()]
+        looks = run["evenness"].items()
+        told = [f"{values[0]:.2f} to {values[-1]:.2f} ({int(at):,})" for at, values in looks]
         rows.append((run["kind"], run["learner"], *told))
     return rows
 

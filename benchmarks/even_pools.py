@@ -1,12 +1,12 @@
-"""How even are pools of tasks? What facility location leaves of the distance that chance leaves.
+"""How even are pools of tasks? `derts.selection.evenness` along the training of random sampling.
 
     derts data prepare PACKS stores/mini42 --size 42
     python benchmarks/even_pools.py --data stores/mini42 --out results/even-pools-cpu.json
 
-`--strategy.selects where-it-pays` takes a pool for even where that is more than 0.6. Random
+`--strategy.selects where-it-pays` takes a pool for even where that is at least 0.8. Random
 sampling trains a learner on clean tasks: mini-ImageNet at 42×42 pixels (all classes, 16 of them, 16
 turned, one shot; images seen anew) and glyphs, even and redundant (redundant_pools.py). Along the
-way pools are drawn, and 30% of each selected. One line per learner and kind of task.
+way pools are drawn, and the least and largest evenness of ten told. One line per learner and kind.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from derts.config_file import Values, with_values
 from derts.data import ImageTable, open_data
 from derts.gradients import estimate_pool
 from derts.runs import code_version, machine
-from derts.selection.derts import left_over_chance
-from derts.selection.facility_location import select
+from derts.selection.evenness import LOOKED_AT, evenness
 from derts.selection.strategy import Draw
 from derts.tasks.randomness import generator
 from derts.training import Trainer
@@ -36,7 +35,6 @@ PHOTOS: Values = {
     "tasks": {"query": 5},
     "model": {"width": 32},
     "learner": {"distance_divisor": 16.0},
-    "strategy": {"pool": 960},
     "updates": 4000,
     "meta_batch": 4,
 }
@@ -52,22 +50,21 @@ KINDS: dict[str, Values] = {
     "glyphs": {},
     "glyphs, redundant": {},
 }
-LOOKS = {"photos": (60, 500, 1000, 2000), "glyphs": (60, 120, 200, 300)}
-POOLS = 3
+LOOKS = {"photos": (60, 500, 1000, 1500), "glyphs": (60, 120, 200, 300)}
+POOLS = 10
 
 
-def left(trainer: Trainer, draw: Draw, number: int) -> float:
-    """Of one pool, selected by the preset's estimate."""
+def of_pool(trainer: Trainer, draw: Draw, number: int) -> float:
+    """Of one pool, by the preset's estimate; no more tasks than evenness looks at."""
     settings = trainer.config.strategy
-    pool = draw(settings.pool, "pool", number)
+    pool = draw(LOOKED_AT, "pool", number)
     found = estimate_pool(trainer.learner, trainer.images, pool, (settings.estimate,))
-    rows = found.gradients[settings.estimate].cpu()
-    chosen = select(rows, round(settings.ratio * len(rows))).indices
-    return left_over_chance(rows, chosen, generator((trainer.config.seed, "chance", number)))
+    rows = found.gradients[settings.estimate]
+    return evenness(rows, settings.ratio, generator((trainer.config.seed, "even", number)))
 
 
-def follow(config: TrainConfig, tables: dict[str, ImageTable], kind: str) -> dict[int, float]:
-    """Mean over some pools, at every look."""
+def follow(config: TrainConfig, tables: dict[str, ImageTable], kind: str) -> dict[int, list[float]]:
+    """Of some pools at every look, sorted."""
     trainer = Trainer(config, tables)
     draw: Draw = trainer.draw
     if "redundant" in kind:
@@ -75,8 +72,8 @@ def follow(config: TrainConfig, tables: dict[str, ImageTable], kind: str) -> dic
     found = {}
     for update in LOOKS[kind.split(",")[0]]:
         trainer.train(until=update)
-        values = [left(trainer, draw, POOLS * update + number) for number in range(POOLS)]
-        found[trainer.update] = round(sum(values) / POOLS, 3)
+        values = [of_pool(trainer, draw, POOLS * update + number) for number in range(POOLS)]
+        found[trainer.update] = sorted(round(value, 3) for value in values)
     return found
 
 
@@ -102,13 +99,12 @@ def main() -> None:
         config = with_values(base if of_photos else demo, KINDS[kind], kind)
         config = with_values(config, {"learner": {"name": learner}}, "benchmark")
         found = follow(config, (photos or {}) if of_photos else glyphs, kind)
-        print(
-            f"{kind}, {learner}: {' '.join(f'{value:.2f}' for value in found.values())}", flush=True
-        )
+        told = [f"{values[0]:.2f} to {values[-1]:.2f}" for values in found.values()]
+        print(f"{kind}, {learner}: {', '.join(told)}", flush=True)
         names = {"kind": kind, "learner": learner}
         done = [one for one in done if any(one[name] != names[name] for name in names)]
         about = {"machine": machine("cpu"), "code": code_version()}
-        done.append({**names, "left": found, **about})
+        done.append({**names, "evenness": found, **about})
         options.out.write_text(json.dumps({"runs": done}, indent=1) + "\n", encoding="utf-8")
 
 

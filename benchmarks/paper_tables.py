@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from result_files import Rows
+
 from derts.config_file import as_values
 from derts.reproduce.curves import draw_curves, load_curves
 from derts.reproduce.experiment import read_report
@@ -19,7 +21,6 @@ from derts.reproduce.scale import Scale
 from derts.runs import AS_IT_WAS
 from derts.statistics import over_seeds, paired_difference
 
-Rows = list[tuple[str, ...]]
 Markdown = Callable[[Rows], str]
 STRATEGY = HEADING.index("strategy")
 SEEDS = 3

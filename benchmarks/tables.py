@@ -265,7 +265,8 @@ def readme() -> str:
             mark = "\\* †" if suffix and selected_always(found) else "\\*"
             rows.append((f"{learner}, {kind} {mark}", updates, *cells, difference.shown("+")))
     changed = any("†" in row[0] for row in rows)
-    since = " †: a recipe that has changed since, to be run again." if changed else ""
+    since = "\n†: a recipe that has changed since, to be run again." if changed else ""
+    cost, gain = smoothing_gain("random", -1), smoothing_gain("random clean")
     text = f"""{BEGIN}
 {markdown(rows)}
 
@@ -274,8 +275,9 @@ paired difference (Student's t). One H200; [docs/results.md](docs/results.md) ha
 it and the commands that made them. The learning rate decays over the updates that a run is planned
 for: 3,000, but 10,000 with clean tasks of all classes, which also see images as they are where the
 others see them mirrored and moved: do not hold these against noisy ones.
-\\*: 500 updates in all, images as they are. ‡: each class is four, upright and turned, of `derts`
-alone where the row says so.{since}
+\\*: 500 updates in all, images as they are; ANIL's smoothed targets cost random sampling of
+mislabelled tasks {cost} points there, and gain it {gain} with clean ones. ‡: each class is four,
+upright and turned, of `derts` alone where the row says so.{since}
 {END}"""
     before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
     return before + text + rest.partition(END)[2]

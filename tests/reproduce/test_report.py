@@ -207,10 +207,29 @@ def test_a_report_says_who_has_turned_classes(turning: tuple[str, ...], words: s
         config = {"tasks": {"turned": cell.setting.strategy in turning}}
         made = replace(outcome(0, 50), config=config)
         outcomes[cell.setting, cell.fraction] = {0: made}
-    notes = " ".join(make_report("table3", "title", found, outcomes, []).notes)
+    report = make_report("table3", "title", found, outcomes, [])
+    notes = " ".join(report.notes)
+    told = {row.texts[COLUMN["strategy"]] for row in report.rows}
+    assert ("derts, turned" in told) == (turning == ("derts",))
     assert ("turned" in notes) == bool(words)
     assert words in notes
     assert ("--preset turned" in notes) == (turning == ("derts",))
+
+
+def test_a_report_says_how_often_there_was_nothing_to_choose(tmp_path: Path) -> None:
+    found, outcomes = ablation()
+    key = next(key for key in outcomes if key[0].strategy == "derts")
+    shares = dict(enumerate((1.0, 0.5, 0.0)))
+    outcomes[key] = {
+        seed: replace(one, random_rounds=shares[seed]) for seed, one in outcomes[key].items()
+    }
+    said = "In 50% of the rounds"
+    assert any(said in note for note in make_report("table5", "title", found, outcomes, []).notes)
+    save_outcomes(tmp_path / "file.json", "table5", found, outcomes, [])
+    _, again, _ = load_outcomes(tmp_path / "file.json")
+    assert {seed: one.random_rounds for seed, one in again[key].items()} == shares
+    none = {key: {seed: replace(one, random_rounds=0.0) for seed, one in outcomes[key].items()}}
+    assert not any("rounds" in note for note in make_report("table5", "", found, none, []).notes)
 
 
 @pytest.mark.parametrize(

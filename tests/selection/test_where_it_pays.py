@@ -20,9 +20,10 @@ from derts.config import (
 )
 from derts.config_file import apply_presets
 from derts.data import ImageTable
+from derts.data.streamed import StreamedTable
 from derts.report.page import make_report
-from derts.selection.choice import EVEN
-from derts.selection.derts import left_over_chance
+from derts.selection.evenness import EVEN, evenness
+from derts.selection.strategy import Context, MetaBatch
 from derts.training import Trainer, train
 from derts.training.run import open_trainer
 
@@ -72,11 +73,12 @@ def test_clean_even_tasks_are_trained_on_as_random_sampling_would(letters: Table
     always, selecting = trained(with_strategy(CLEAN, selects="always"), letters)
     assert [event["update"] for event in rounds] == [3, 6, 9, 12]  # as often as with a choice
     assert [event["update"] for event in selecting] == [3, 6, 9, 12]
-    assert all(event["random"] and event["left"] > EVEN for event in rounds)
-    assert all(event["kept"] == event["effective_tasks"] == 120 for event in rounds)
+    assert all(event["random"] and event["evenness"] >= EVEN for event in rounds)
+    assert all((event["selected"], event["kept"]) == (0, 30) for event in rounds)
+    assert all(event["effective_tasks"] == 30 for event in rounds)
     assert alike(ours, random)
     assert not alike(ours, always)
-    assert not any("random" in event or "left" in event for event in selecting)
+    assert not any("random" in event or "evenness" in event for event in selecting)
 
 
 def test_labels_to_mend_are_a_reason_to_select(letters: Tables) -> None:
@@ -98,7 +100,7 @@ def test_tasks_that_repeat_each_other_are_a_reason_to_select(letters: Tables) ->
 
     _, rounds = trained(with_strategy(CLEAN, drop_score="none"), letters, repeating)
     assert not any("random" in event for event in rounds)
-    assert all(event["left"] < EVEN / 2 for event in rounds)
+    assert all(event["evenness"] < EVEN / 2 for event in rounds)
 
 
 def test_noisy_tasks_that_are_dropped_are_a_reason_to_select(letters: Tables) -> None:
@@ -115,14 +117,59 @@ def test_the_papers_method_always_selects(letters: Tables) -> None:
 
 
 @pytest.mark.parametrize("until", [4, 6, 8])
-def test_a_round_of_random_tasks_is_resumed(until: int, tmp_path: Path, letters: Tables) -> None:
-    straight, _ = trained(CLEAN, letters)
-    first = Trainer(CLEAN, letters)
+@pytest.mark.parametrize(
+    "settings", [{}, {"bank": True, "pool_images": 0}, {"batching": "coreset"}]
+)
+def test_a_round_of_random_tasks_is_resumed(
+    settings: dict[str, Any], until: int, letters: Tables
+) -> None:
+    config = with_strategy(CLEAN, **settings)
+    straight, rounds = trained(config, letters)
+    assert all(event["random"] for event in rounds)
+    first = Trainer(config, letters)
     first.train(until=until)
-    second = Trainer(CLEAN, letters)
+    second = Trainer(config, letters)
     second.load_state_dict(first.state_dict())
     second.train()
     assert alike(second, straight)
+
+
+def test_a_state_from_before_there_were_such_rounds_is_resumed(letters: Tables) -> None:
+    config = with_strategy(CLEAN, selects="always")
+    straight, _ = trained(config, letters)
+    first = Trainer(config, letters)
+    first.train(until=5)
+    state = first.state_dict()
+    del state["strategy"]["random_batches"]
+    second = Trainer(config, letters)
+    second.load_state_dict(state)
+    second.train()
+    assert alike(second, straight)
+
+
+def test_streamed_images_are_prefetched_for_random_tasks_too(letters: Tables) -> None:
+    hardware = replace(CLEAN.hardware, image_memory_gib=1e-9)
+    streamed, rounds = trained(replace(CLEAN, hardware=hardware), letters)
+    assert isinstance(streamed.images, StreamedTable)
+    assert all(event["random"] for event in rounds)
+    assert alike(streamed, trained(CLEAN, letters)[0])
+
+
+def test_a_loop_that_does_not_count_its_updates_still_gets_rounds(letters: Tables) -> None:
+    trainer = Trainer(with_strategy(CLEAN, warmup=0), letters)
+    rounds: list[Any] = []
+    context: Context = replace(trainer.context, log=rounds.append)
+    batches: list[MetaBatch] = [trainer.strategy.next_batch(context) for _ in range(7)]
+    assert [event["round"] for event in rounds] == [0, 1, 2]  # three batches each
+    assert all(batch.weights is None and len(batch.pool) == 10 for batch in batches)
+
+
+@pytest.mark.parametrize("way", [2, 3, 10])
+def test_even_pools_of_any_way_are_told(way: int, letters: Tables) -> None:
+    config = replace(CLEAN, tasks=replace(CLEAN.tasks, way=way))
+    _, rounds = trained(config, letters)
+    assert all(event["evenness"] > 0.7 for event in rounds)
+    assert sum("random" in event for event in rounds) >= len(rounds) - 1
 
 
 def test_a_run_folder_tells_what_a_round_was(tmp_path: Path) -> None:
@@ -132,14 +179,22 @@ def test_a_run_folder_tells_what_a_round_was(tmp_path: Path) -> None:
     events = (tmp_path / "run" / "events.jsonl").read_text()
     assert '"random": true' in events
     page = make_report([tmp_path / "run"]).page
-    assert "This pool is clean and even" in page
+    assert "round trained on random tasks, none preferred" in page
     assert "Some of the pool" in page
+    assert "none preferred</span>" in page
+
+
+def test_a_whole_pool_that_was_selected_is_no_round_of_random_tasks(tmp_path: Path) -> None:
+    train(with_strategy(CLEAN, selects="always", ratio=1.0, weights="none"), out=tmp_path / "run")
+    page = make_report([tmp_path / "run"]).page
+    assert "none preferred" not in page
+    assert "Selected, largest γ first" in page
 
 
 @pytest.mark.parametrize(
     ("selects", "told"),
     [
-        ("where-it-pays", "derts, 3 of 3 rounds on random tasks: clean and even pools\n"),
+        ("where-it-pays", "derts, 3 of 3 rounds on random tasks: nothing to gain by a choice\n"),
         ("always", "derts\n"),
     ],
 )
@@ -157,13 +212,13 @@ def test_the_command_says_that_there_was_nothing_to_select(
     assert f"strategy   {told}" in capsys.readouterr().out
 
 
-def test_an_even_cloud_is_covered_little_better_than_by_chance() -> None:
-    from derts import select
-
+@pytest.mark.parametrize("ratio", [0.1, 0.3, 0.5])
+@pytest.mark.parametrize("dimensions", [2, 5, 300])
+def test_a_cloud_is_even_and_heaps_are_not(dimensions: int, ratio: float) -> None:
     random = torch.Generator().manual_seed(0)
-    cloud = torch.randn(2000, 5, generator=random)
-    picked = select(cloud, 600).indices
-    assert EVEN < left_over_chance(cloud, picked, random) < 0.85
-    heaps = torch.cat((cloud[:200], cloud[:3].repeat(600, 1)))
-    assert left_over_chance(heaps, select(heaps, 600).indices, random) < 0.1
-    assert left_over_chance(torch.zeros(9, 2), torch.tensor([0, 1]), random) == 1.0
+    stretch = torch.linspace(0.1, 3, dimensions)
+    cloud = torch.randn(600, dimensions, generator=random) * stretch + 5
+    heaps = torch.cat((cloud[:60], cloud[:3].repeat(180, 1)))[torch.randperm(600, generator=random)]
+    assert evenness(cloud, ratio, random) > EVEN
+    assert evenness(heaps, ratio, random) < EVEN / 2
+    assert evenness(torch.zeros(9, dimensions), ratio, random) == 1.0

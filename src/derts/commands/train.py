@@ -82,7 +82,7 @@ def train(arguments: Sequence[str]) -> None:
     print_rows(
         [
             ("learner", f"{config.learner.name}, {config.model.backbone}-{config.model.width}"),
-            ("tasks", f"{config.tasks.way} way, {config.tasks.shot} shot, from {config.data}"),
+            ("tasks", _tasks(config)),
             ("strategy", _strategy(config, Run.open(out))),
             ("updates", f"{result['updates']} in {training:.1f} s ({each:.1f} ms each)"),
             ("selection", f"{100 * selection / max(training, 1e-9):.1f}% of that time"),
@@ -98,6 +98,12 @@ def train(arguments: Sequence[str]) -> None:
     )
 
 
+def _tasks(config: TrainConfig) -> str:
+    tasks = config.tasks
+    turned = ", every class turned too" if tasks.turned else ""
+    return f"{tasks.way} way, {tasks.shot} shot, from {config.data}{turned}"
+
+
 def _strategy(config: TrainConfig, run: Run) -> str:
     """The strategy's name, and where it did nothing, why."""
     name, warmup = config.strategy.name, config.strategy.warmup
@@ -107,12 +113,13 @@ def _strategy(config: TrainConfig, run: Run) -> str:
     random = sum("random" in event for event in rounds)
     if not random:
         return name
-    return f"{name}, {random} of {len(rounds)} rounds on random tasks: clean and even pools"
+    return f"{name}, {random} of {len(rounds)} rounds on random tasks: nothing to gain by a choice"
 
 
 def default_name(config: TrainConfig) -> str:
     """A folder name that tells runs apart."""
     noise = "" if config.tasks.noise == "none" else f"-{config.tasks.noise}"
+    noise += "-turned" if config.tasks.turned else ""
     return (
         f"{config.learner.name}-{config.strategy.name}-{Path(config.data).name}{noise}"
         f"-{config.tasks.way}way{config.tasks.shot}shot-seed{config.seed}"

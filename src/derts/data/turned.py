@@ -34,10 +34,13 @@ def with_turned_classes(images: ImageTable, classes: Sequence[str] | None = None
     groups = images.class_indices(classes)
     names = tuple(classes or images.class_names)
     upright = images.gather(torch.cat(groups))
+    four = torch.empty((TURNS, *upright.shape), dtype=torch.uint8, device=upright.device)
+    for turn, turned_images in enumerate(four):
+        turned_images.copy_(torch.rot90(upright, turn, (1, 2)))
     labels = torch.cat([torch.full((len(group),), number) for number, group in enumerate(groups)])
     turned = tuple(f"{name}, {90 * turn}°" for turn in range(1, TURNS) for name in names)
     return ImageTable(
-        torch.cat([torch.rot90(upright, turn, (1, 2)) for turn in range(TURNS)]),
+        four.flatten(0, 1),
         torch.cat([labels + turn * len(names) for turn in range(TURNS)]),
         names + turned,
         images.split,

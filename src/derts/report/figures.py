@@ -255,7 +255,7 @@ def _map(group: Group) -> Draw:
         trained = weight > 0
         dropped = record.dropped.numpy()
         rest = ~trained & ~dropped
-        chosen = "none preferred: random tasks" if record.all_alike else "selected, larger with γ"
+        chosen = "none preferred: random tasks" if record.random else "selected, larger with γ"
         for which, color, label in (
             (rest, LEFT, "not selected"),
             (dropped & ~trained, DROPPED, "dropped"),

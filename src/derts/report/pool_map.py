@@ -26,9 +26,9 @@ KINDS = (
     ("dropped", "Dropped: they look noisy"),
 )
 
-ALL_ALIKE = (
-    "This pool is clean and even: nothing to mend or drop, few tasks that repeat each other. So "
-    "the round trained on random tasks, none preferred."
+RANDOM = (
+    "Nothing in this pool was mended or dropped, and few of its tasks repeat each other: so the "
+    "round trained on random tasks, none preferred."
 )
 
 
@@ -44,7 +44,7 @@ class PoolPart:
     script_data: list[dict[str, Any]] = field(default_factory=list)
 
     def state(self, task: int) -> str:
-        """selected, dropped or not selected."""
+        """selected, dropped or not selected; in a round of random tasks all are alike."""
         if float(self.record.weight[task]) > 0:
             return "selected"
         return "dropped" if bool(self.record.dropped[task]) else "not selected"
@@ -73,7 +73,7 @@ class PoolPart:
                 f'data-map="{self.number}" data-task="{task}" data-choice="{choice}" '
                 f'data-noise="{_ramp(wrong)}" data-loss="{_ramp(float(losses[task]))}"/>'
             )
-            gamma = f", γ {weight:.2f}" if weight else ""
+            gamma = f", γ {weight:.2f}" if weight and not record.random else ""
             known = f", wrong labels {100 * wrong:.0f}%" if noisy else ""
             text = f"loss {loss:.3f}{gamma}{known}"
             self.script_data.append(
@@ -85,7 +85,8 @@ class PoolPart:
         of = "" if count == len(self.record.loss) else f" ({count} of {len(self.record.loss)})"
         noise = '<option value="noise">wrong labels</option>' if noisy else ""
         blue, red = _ramp(0.0), _ramp(1.0)
-        where = f" {ALL_ALIKE}" if self.record.all_alike else ""
+        chosen = "none preferred" if self.record.random else "selected, larger with γ"
+        where = f" {RANDOM}" if self.record.random else ""
         where += "" if not isinstance(self.tasks, str) else f" No pictures: {_text(self.tasks)}."
         return (
             f'<figure class="map"><figcaption>{_text(self.group.name)}, round '
@@ -94,7 +95,7 @@ class PoolPart:
             '<div class="key"><label>colour <select data-colour>'
             f'<option value="choice">choice</option>{noise}<option value="loss">loss</option>'
             '</select></label><span data-key="choice">'
-            f'<i style="background:{SELECTED}"></i>selected, larger with γ</span>'
+            f'<i style="background:{SELECTED}"></i>{chosen}</span>'
             f'<span data-key="choice"><i style="background:{DROPPED}"></i>dropped</span>'
             f'<span data-key="choice"><i style="background:{LEFT}"></i>not selected</span>'
             f'<span data-key="noise"><i style="background:{blue}"></i>none</span>'
@@ -113,7 +114,7 @@ class PoolPart:
         for kind, title in KINDS:
             tasks = self._examples(kind)
             if tasks:
-                title = "Some of the pool" if self.record.all_alike else title
+                title = "Some of the pool" if self.record.random else title
                 rows = "".join(self._row(task) for task in tasks)
                 parts.append(f"<div><h3>{title}</h3>{rows}</div>")
         return f'<h3>{_text(self.group.name)}</h3><div class="kinds">{"".join(parts)}</div>'
@@ -127,7 +128,8 @@ class PoolPart:
     def _row(self, task: int) -> str:
         record = self.record
         weight = float(record.weight[task])
-        value = f"γ {weight:.2f}" if weight else f"loss {float(record.loss[task]):.2f}"
+        of_loss = record.random or not weight
+        value = f"loss {float(record.loss[task]):.2f}" if of_loss else f"γ {weight:.2f}"
         seen: set[object] = set()
         pictures = []
         for card in self.cards(task):

@@ -59,8 +59,8 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
     chosen: dict[str, Any] = {**strategy.get("values", {}), "ratio": setting.ratio}
     if not setting.weights:
         chosen["weights"] = "none"
-    if not setting.weights or setting.ratio != common["ratio"]:
-        chosen["selects"] = "always"  # ablations of a selection
+    if setting.selects:
+        chosen["selects"] = setting.selects
     updates = max(1, round(scale.updates * setting.updates))
     warmup = round(scale.updates * common["warmup"][noise][setting.learner])
     values: dict[str, Any] = {
@@ -88,9 +88,9 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
 def _with_presets(config: TrainConfig, names: Sequence[str]) -> TrainConfig:
     """Presets on top, unless they would make another experiment of it."""
     changed = apply_presets(names, config)
-    turned = replace(config, tasks=replace(config.tasks, turned=changed.tasks.turned))
+    may_turn = replace(config, tasks=replace(config.tasks, turned=changed.tasks.turned))
     for what in ("data", "tasks", "updates", "strategy"):
-        if getattr(changed, what) != getattr(turned, what):
+        if getattr(changed, what) != getattr(may_turn, what):
             raise DertsError(
                 f"--preset {' '.join(names)} changes {what}, which the recipes decide: use presets "
                 "for hardware, images, model, learner or optimiser, such as gpu, augment and turned"
@@ -112,9 +112,10 @@ def identity(config: TrainConfig, dataset: str) -> str:
     config = config.resolved()
     strategy = config.strategy
     if strategy.name in ("random", "us", "ats"):
-        strategy = StrategyConfig(name=strategy.name, warmup=strategy.warmup)
-    elif config.tasks.noise == "swap" and strategy.doubt == "votes":
-        strategy = replace(strategy, selects="always")  # there are labels to mend in every pool
+        strategy = _without_a_choice(strategy)
+    elif config.tasks.noise == "swap" and strategy.doubt == "votes" and dataset != "glyphs":
+        # pools of the recipe's size have labels to mend, all of them: derts always selects
+        strategy = replace(strategy, selects="always")
     neutral = replace(
         config,
         data=dataset,
@@ -125,6 +126,12 @@ def identity(config: TrainConfig, dataset: str) -> str:
         checkpoint_every=1,
     )
     return json.dumps(as_values(neutral), sort_keys=True)
+
+
+def _without_a_choice(strategy: StrategyConfig) -> StrategyConfig:
+    """Without what matters to derts alone; digests are those from before there was `selects`."""
+    selects = AS_IT_WAS.strategy.selects
+    return StrategyConfig(name=strategy.name, warmup=strategy.warmup, selects=selects)
 
 
 class Folders:
@@ -167,7 +174,7 @@ class Folders:
 
     def warmup(self, config: TrainConfig, dataset: str) -> Path:
         """Where runs that differ in nothing but the strategy share the end of their warm-up."""
-        strategy = StrategyConfig(warmup=config.strategy.warmup)
+        strategy = _without_a_choice(StrategyConfig(warmup=config.strategy.warmup))
         key = identity(replace(config, strategy=strategy), dataset)
         return self.out / "warm-ups" / dataset / _digest(key)
 

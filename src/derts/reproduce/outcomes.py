@@ -32,6 +32,8 @@ class Outcome:
     code: Mapping[str, str] = field(default_factory=dict)
     chosen_update: int | None = None
     """Where the weights are not the last ones: the update they are of."""
+    random_rounds: float | None = None
+    """Share of the rounds in which a choice could gain nothing and random tasks were trained on."""
 
     @property
     def weights_of_update(self) -> int:
@@ -138,6 +140,7 @@ def _read(file: Path, job: Job) -> Outcome:
             {**result["config"], "data": job.folder.parent.name},
             result["code"],
             result.get("weights_of_update"),
+            result.get("random_rounds"),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DertsError(
@@ -172,6 +175,7 @@ def save_outcomes(
                     "seconds_per_update": outcome.seconds_per_update,
                     "seconds_with_evaluation": round(outcome.seconds, 6),
                     "questions": outcome.questions,
+                    **_told("random_rounds", outcome.random_rounds),
                     "correct": list(outcome.correct),
                 }
             )
@@ -180,6 +184,10 @@ def save_outcomes(
     text = f'{json.dumps(head, separators=(",", ":"))[:-1]},\n"rows":[\n{lines}\n]}}\n'
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text.encode())
+
+
+def _told(name: str, value: float | None) -> dict[str, float]:
+    return {} if value is None else {name: round(value, 4)}
 
 
 def _share(kept: dict[str, Any], value: dict[str, Any]) -> str:
@@ -213,6 +221,7 @@ def load_outcomes(path: Path) -> tuple[str, Outcomes, list[str]]:
                     config,
                     maker["code"],
                     row.get("weights_of_update"),
+                    row.get("random_rounds"),
                 )
         return name, outcomes, [str(note) for note in content["notes"]]
     except FileNotFoundError:

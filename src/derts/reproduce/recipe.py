@@ -26,7 +26,10 @@ SHORT_NAMES = {"mini": "mini-imagenet", "tiered": "tiered-imagenet"}
 
 @dataclass(frozen=True)
 class Setting:
-    """One training run but for its seed, in the paper's terms; `classes` 0 means all."""
+    """One training run but for its seed, in the paper's terms; `classes` 0 means all.
+
+    `selects` is --strategy.selects where a recipe decides it, else empty.
+    """
 
     dataset: str
     way: int
@@ -39,6 +42,7 @@ class Setting:
     updates: int
     ratio: float
     weights: bool
+    selects: str = ""
 
     @property
     def place(self) -> str:
@@ -61,7 +65,7 @@ class Setting:
 
     def baseline(self) -> Setting:
         """The same with random sampling, from which differences are taken."""
-        return replace(self, strategy="random", ratio=0.3, weights=True)
+        return replace(self, strategy="random", ratio=0.3, weights=True, selects="")
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ def cells(name: str) -> tuple[Cell, ...]:
 def _settings(recipe: dict[str, Any]) -> Iterator[Setting]:
     names = [item.name for item in fields(Setting)]
     for grid in recipe["grid"]:
-        for values in itertools.product(*(grid[name] for name in names)):
+        for values in itertools.product(*({"selects": [""], **grid}[name] for name in names)):
             yield Setting(**dict(zip(names, values, strict=True)))
 
 

@@ -56,10 +56,22 @@ def _turned(found: Sequence[Cell], outcomes: Outcomes) -> list[str]:
         return []
     others = any(False in turned for turned in by_strategy.values())
     who = f"{' and '.join(names)} alone" if others else "Every strategy"
-    also = "; the others do with --preset turned" if others else ""
+    also = ", in its warm-up too; the others do with --preset turned" if others else ""
     return [
         f"{who} trains on turned classes: each is four, upright and turned by 90, 180 and 270 "
         f"degrees{also}."
+    ]
+
+
+def _random_rounds(made: Sequence[Outcome]) -> list[str]:
+    """How often a strategy had nothing to choose."""
+    shares = [one.random_rounds for one in made if one.random_rounds is not None]
+    if not any(shares):
+        return []
+    mean = 100 * sum(shares) / len(shares)
+    return [
+        f"In {mean:.0f}% of the rounds of runs that work in rounds, a pool had nothing to mend, to "
+        "drop or to stand for, and the tasks are those of random sampling."
     ]
 
 
@@ -100,6 +112,7 @@ def make_report(
     said += [JUDGED_BY_BEST] if any(one.judged_by_best for one in made) else []
     said += [_seen_anew(ways) for ways in sorted({one.seen_anew for one in made}) if ways]
     said += _turned(found, outcomes)
+    said += _random_rounds(made)
     said += notes
     said += [f"Measured on: {', '.join(sorted(makers))}."] if makers else []
     said += [f"{missing} of {len(rows)} cells were not run."] if missing else []
@@ -112,7 +125,10 @@ def _row(cell: Cell, outcomes: Outcomes, at_updates: Mapping[tuple[Setting, int]
     seeds = outcomes.get((setting, cell.fraction), {})
     glyphs = any(one.config.get("data") == "glyphs" for one in seeds.values())
     place = f"glyphs for {setting.place}" if glyphs else setting.place
-    head = (place, setting.learner, setting.variant, f"{100 * cell.fraction:g}%")
+    of_random = outcomes.get((setting.baseline(), cell.fraction), {})
+    alone = _has_turned(seeds) and not _has_turned(of_random)
+    variant = f"{setting.variant}, turned" if alone else setting.variant
+    head = (place, setting.learner, variant, f"{100 * cell.fraction:g}%")
     values = _values(seeds, metric)
     wanted = round(cell.fraction * setting.updates)
     of_recipe = f"{'recipe' if cell.paper is None else 'paper'} {wanted}"
@@ -121,7 +137,7 @@ def _row(cell: Cell, outcomes: Outcomes, at_updates: Mapping[tuple[Setting, int]
     ours = over_seeds(list(values.values()))
     difference = ""
     if setting.strategy != "random":
-        random = _values(outcomes.get((setting.baseline(), cell.fraction), {}), metric)
+        random = _values(of_random, metric)
         both = sorted(values.keys() & random.keys())
         difference = "random not run"
         if all(_only_warm_up(one) for one in seeds.values()):
@@ -141,6 +157,10 @@ def _row(cell: Cell, outcomes: Outcomes, at_updates: Mapping[tuple[Setting, int]
     each = f"{sum(times) / len(times):.3f}" if times else ""
     texts = (*head, theirs, ours.shown("", digits), difference, str(len(values)), count, each)
     return Row(texts, "no comparison" if glyphs else _verdict(beside, ours.mean))
+
+
+def _has_turned(seeds: Mapping[int, Outcome]) -> bool:
+    return any(one.turned for one in seeds.values())
 
 
 def _only_warm_up(outcome: Outcome) -> bool:

@@ -203,6 +203,9 @@ def _measure(job: Job, trainer: Trainer, run: Run) -> None:
     evaluation = trainer.judge(job.config.evaluation.split)
     result = make_result(trainer, evaluation)
     result["seconds_per_update"] = seconds_per_update(run.events(), job.config.strategy.warmup)
+    rounds = [event for event in run.events() if event["event"] == "round"]
+    if rounds:
+        result["random_rounds"] = sum("random" in event for event in rounds) / len(rounds)
     if trainer.update == job.config.updates:
         run.write_result(result)
     run.write_result(result, point.name)

@@ -19,23 +19,17 @@ from derts.tasks.randomness import generator
 Seed = tuple[int | str, ...]
 CONFUSION = "error-profile"
 """The estimate that tells which classes are taken for each other."""
-
-EVEN = 0.6
-"""More than this `left`, and a pool is even: 0.73 to 0.78 in clean pools of mini-ImageNet, as in a
-Gaussian cloud of as many dimensions; 0.6 and less where nine in ten tasks repeat each other."""
+FACILITY_LOCATION = ("greedy", "lazy", "stochastic")
+"""Engines that choose tasks to stand for their pool."""
 
 
 @dataclass(frozen=True)
 class Picked:
-    """Pool indices int64 [k], their weights float [k], and the objective where there is one.
-
-    left: distance from all candidates to the nearest picked, over that to as many random ones.
-    """
+    """Pool indices int64 [k], their weights float [k], and the objective where there is one."""
 
     indices: torch.Tensor
     weights: torch.Tensor
     objective: float | None = None
-    left: float | None = None
 
 
 @dataclass(frozen=True)
@@ -73,8 +67,7 @@ class Choice:
     threshold  their score's limit (None: nothing was asked to be dropped)
     objective  Σ of distances to the nearest selected task (None: uniform choice)
     not_finite how many tasks were left out because their numbers overflowed
-    left       distance from the pool to what was picked, over that to as many random tasks (None:
-               not asked for)
+    random     whether as many random tasks are trained on instead
     """
 
     selected: torch.Tensor
@@ -84,22 +77,12 @@ class Choice:
     threshold: float | None = None
     objective: float | None = None
     not_finite: int = 0
-    left: float | None = None
+    random: bool = False
 
-    def needed(self) -> bool:
-        """Whether training on this choice can differ for the better from training on random tasks.
-
-        It can where tasks were left out, and where the choice stands for the pool much better than
-        chance does: where many tasks repeat each other and a few do not.
-        """
-        even = self.left is not None and self.left > EVEN
-        return not even or bool(self.drop.any()) or self.not_finite > 0
-
-    def of_all(self) -> Choice:
-        """Every task of the pool, all alike: what random tasks are drawn like."""
-        every = torch.arange(len(self.weights))
-        ones = torch.ones(len(every))
-        return replace(self, selected=every, batches=(every,), weights=ones, objective=None)
+    def given_up(self) -> Choice:
+        """The same for the record of a round that trains on random tasks: none is preferred."""
+        nothing = torch.zeros(0, dtype=torch.long)
+        return replace(self, selected=nothing, weights=torch.ones_like(self.weights), random=True)
 
     @property
     def kept(self) -> torch.Tensor:
@@ -120,7 +103,7 @@ class Choice:
             "objective": self.objective,
             "largest_weight": round(float(weights.max()), 4),
             "effective_tasks": round(effective, 2),
-            **({} if self.left is None else {"left": round(self.left, 4)}),
+            **({"random": True} if self.random else {}),
         }
 
 
@@ -175,7 +158,6 @@ def choose(
     weights = torch.zeros_like(raw)
     weights[trained] = scale_to_mean_one(raw[trained])
     objectives = [part.objective for part in picked if part.objective is not None]
-    left = [part.left for part in picked if part.left is not None]
     return Choice(
         selected,
         tuple(batches),
@@ -184,7 +166,6 @@ def choose(
         None if config.drop_score == "none" else split.threshold,
         sum(objectives) if objectives else None,
         int((~usable).sum()),
-        sum(left) / len(left) if left else None,
     )
 
 
@@ -198,6 +179,17 @@ def _noisy(config: StrategyConfig, estimate: PoolEstimate, gradients: torch.Tens
         config.drop_value,
         reference=reference.get(config.drop_score),
     )
+
+
+def may_be_given_up(config: StrategyConfig, choice: Choice) -> bool:
+    """Whether random tasks would do as well, should the pool turn out to be even.
+
+    Not where labels are doubted or tasks left out, and not for choices that are meant to differ.
+    """
+    stands_for_the_pool = config.name == "derts" and config.engine in FACILITY_LOCATION
+    asked_to = config.selects == "where-it-pays" and config.doubt != "posterior"
+    left_out = bool(choice.drop.any()) or choice.not_finite > 0
+    return stands_for_the_pool and asked_to and not left_out
 
 
 def estimates_of(config: StrategyConfig) -> tuple[str, ...]:

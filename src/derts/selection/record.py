@@ -33,6 +33,7 @@ class RoundRecord:
     dropped      bool [N]        looks noisy
     mislabelled  float32 [N]     share of wrong labels: for the reader, never for a strategy
     number, update, digest       which round, when, and of which images
+    random                       whether it trained on random tasks, none of these preferred
     """
 
     place: torch.Tensor
@@ -44,6 +45,7 @@ class RoundRecord:
     number: int
     update: int
     digest: str
+    random: bool = False
 
     @staticmethod
     def of(
@@ -70,16 +72,13 @@ class RoundRecord:
             number=number,
             update=update,
             digest=pool_digest(pool, images),
+            random=choice.random,
         )
-
-    @property
-    def all_alike(self) -> bool:
-        """Whether no task was preferred: the round trained on random ones."""
-        return bool((self.weight == 1).all())
 
     def to_bytes(self) -> bytes:
         """A safetensors file."""
         about = {"derts": FORMAT, "number": str(self.number), "update": str(self.update)}
+        about |= {"random": "yes"} if self.random else {}
         return save(self._tensors(), {**about, "digest": self.digest})
 
     @staticmethod
@@ -100,6 +99,7 @@ class RoundRecord:
                 number=int(about["number"]),
                 update=int(about["update"]),
                 digest=about["digest"],
+                random="random" in about,
             )
         except FileNotFoundError:
             raise DertsError(f"no record of a round at {path}: check the path") from None

@@ -20,10 +20,20 @@ from derts.gradients import (
 from derts.learners.bank import FeatureBank
 from derts.learners.base import ProductLearner
 from derts.learners.trust import Trust, share_of_wrong_labels
-from derts.selection.choice import Choice, Pick, Seed, choose, estimates_of, needs_reference
+from derts.selection.choice import (
+    Choice,
+    Pick,
+    Seed,
+    choose,
+    estimates_of,
+    may_be_given_up,
+    needs_reference,
+)
+from derts.selection.evenness import EVEN, evenness
 from derts.selection.record import RoundRecord
 from derts.selection.strategy import Context, MetaBatch, State, Strategy, draw_one
 from derts.tasks.pool import TaskPool
+from derts.tasks.randomness import generator
 from derts.tasks.votes import mend_labels
 from derts.threads import one_thread
 from derts.transfer import send
@@ -61,7 +71,7 @@ class PoolTasks(Strategy):
         self.pick = pick
         self.round = 0
         self.position = 0
-        self.random_until = config.warmup
+        self.random_batches = 0
         self.batches: list[torch.Tensor] = []
         self.weights = torch.zeros(0)
         self.wrong_labels = 0.0
@@ -109,15 +119,16 @@ class PoolTasks(Strategy):
     def next_batch(self, context: Context) -> MetaBatch:
         if not self._checked:  # a loop that is not ours
             self.check(context)
-        if context.update < self.random_until:
+        if context.update < self.config.warmup:
             return self._random(context)
         if self._resumed and context.learner.trust is not None:
             context.learner.trust.noise.fill_(self.wrong_labels)
         self._resumed = False
-        if self.position == len(self.batches):
+        if not self.random_batches and self.position == len(self.batches):
             self._start_round(context)
-            if context.update < self.random_until:
-                return self._random(context)
+        if self.random_batches:
+            self.random_batches -= 1
+            return self._random(context)
         if self._pool is None:  # a resumed run: the pool is drawn again from its seed
             self._pool = self._draw(context, self.round - 1).pool
         chosen = self.batches[self.position]
@@ -129,7 +140,7 @@ class PoolTasks(Strategy):
         return MetaBatch(context.draw(context.meta_batch, "batch", context.update))
 
     def ahead(self, context: Context) -> TaskPool | None:
-        if context.update + 1 < self.random_until:
+        if context.update + 1 < self.config.warmup or self.random_batches:
             return context.draw(context.meta_batch, "batch", context.update + 1)
         if self._pool is None or self.position == len(self.batches):
             return None
@@ -139,7 +150,7 @@ class PoolTasks(Strategy):
         return {
             "round": self.round,
             "position": self.position,
-            "random_until": self.random_until,
+            "random_batches": self.random_batches,
             "batches": list(self.batches),
             "weights": self.weights,
             "wrong_labels": self.wrong_labels,
@@ -150,7 +161,7 @@ class PoolTasks(Strategy):
         if "round" in state:  # the state of another strategy's warm-up has none
             self._check_state(state)
             self.round, self.position = state["round"], state["position"]
-            self.random_until = state.get("random_until", self.config.warmup)
+            self.random_batches = state.get("random_batches", 0)
             self.batches, self.weights = list(state["batches"]), state["weights"]
             if self.bank is not None and state.get("bank") is not None:
                 self.bank.load_state_dict(state["bank"])
@@ -193,13 +204,17 @@ class PoolTasks(Strategy):
             choice = choose(
                 config, estimate, context.meta_batch, seed, self.pick, context.group, pool.classes
             )
-            needed = mended or config.doubt == "posterior" or choice.needed()
-            decided = context.group.same((list(choice.batches), choice.weights, needed))
+            even = None
+            if not mended and may_be_given_up(config, choice):
+                rows = estimate.gradients[config.estimate]
+                even = round(evenness(rows, config.ratio, generator((*seed, "even"))), 4)
+            given_up = even is not None and even >= EVEN
+            decided = context.group.same((list(choice.batches), choice.weights, given_up))
             doubt = self._doubt(context, estimate, pool, choice)
-        self.batches, self.weights, needed = decided
-        if not needed:
-            self.random_until = context.update + len(self.batches)
-            choice, self.batches = choice.of_all(), []
+        self.batches, self.weights, given_up = decided
+        if given_up:
+            self.random_batches, self.batches = len(self.batches), []
+            choice = choice.given_up()
         self._pool, self.position = pool, 0
         spent = {
             name: round(total - before.get(name, 0.0), 6) for name, total in clock.seconds.items()
@@ -211,7 +226,7 @@ class PoolTasks(Strategy):
                 "update": context.update,
                 "seconds": {name: value for name, value in spent.items() if value},
                 **choice.record(),
-                **({} if needed else {"random": True}),
+                **({} if even is None else {"evenness": even}),
                 "noise": {"pool": mean_share(given_wrong), **noise_record(wrong, choice)},
                 **doubt,
             }
@@ -284,5 +299,6 @@ def noise_record(wrong: torch.Tensor, choice: Choice) -> dict[str, float | None]
 
     `wrong` [N] is that of each task. For the log alone: no strategy decides by the true labels.
     """
-    parts = {"selected": choice.selected, "dropped": choice.drop, "kept": choice.kept}
+    kept = torch.arange(len(wrong)) if choice.random else choice.kept  # random ones are alike
+    parts = {"selected": choice.selected, "dropped": choice.drop, "kept": kept}
     return {name: mean_share(wrong[which]) for name, which in parts.items()}
