@@ -203,6 +203,14 @@ def test_redundant_pools_are_mostly_of_common_characters(tmp_path: Path) -> None
     assert shares["random"] < 0.5 < shares["random, every task as likely"]
 
 
+def test_evenness_is_followed_along_training(tmp_path: Path) -> None:
+    words = ["--quick", "--learners", "protonet", "--out", str(tmp_path / "out.json")]
+    assert len(program("even_pools.py", *words, "--kinds", "glyphs").splitlines()) == 1
+    (run,) = json.loads((tmp_path / "out.json").read_text())["runs"]
+    assert list(run["evenness"]) == ["60", "62"]
+    assert all(len(values) == 10 and 0.3 < values[0] for values in run["evenness"].values())
+
+
 def test_without_a_gpu_the_kernels_are_not_checked() -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "kernels.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -11,7 +11,7 @@ from derts.reproduce.scale import Scale, parse_datasets
 
 TINY: dict[str, Any] = {
     "meta_batch": 2,
-    "tasks": {"query": 3},
+    "tasks": {"query": 3, "turned": False},
     "model": {"width": 2},
     "learner": {"distance_divisor": 4.0},
     "strategy": {"pool": 8},
