@@ -1,6 +1,6 @@
 """Does facility location pay where most tasks repeat each other? Glyphs, validation characters.
 
-    python benchmarks/redundant_pools.py --out results/redundant-pools-cpu.json
+    python benchmarks/redundant_pools.py --seeds 0 1 2 3 4 5 --out results/redundant-pools-cpu.json
 
 Nine in ten tasks are of six common characters, the rest of all: clean, but redundant. Validation
 tasks are of characters never trained on, so that it is the rare tasks that teach most. Should pools
