@@ -65,13 +65,14 @@ def _turned(found: Sequence[Cell], outcomes: Outcomes) -> list[str]:
 
 def _random_rounds(made: Sequence[Outcome]) -> list[str]:
     """How often a strategy had nothing to choose."""
-    shares = [one.random_rounds for one in made if one.random_rounds is not None]
+    free = [one for one in made if one.config.get("strategy", {}).get("selects") != "always"]
+    shares = [one.random_rounds for one in free if one.random_rounds is not None]
     if not any(shares):
         return []
     mean = 100 * sum(shares) / len(shares)
     return [
-        f"In {mean:.0f}% of the rounds of runs that work in rounds, a pool had nothing to mend, to "
-        "drop or to stand for, and the tasks are those of random sampling."
+        f"In {mean:.0f}% of its rounds derts found nothing to mend, to drop or to stand for, and "
+        "trained on the tasks of random sampling."
     ]
 
 
