@@ -12,19 +12,16 @@ way pools are drawn, and the least and largest evenness of ten told. One line pe
 from __future__ import annotations
 
 import argparse
-import json
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from redundant_pools import Redundant, clean_demo
-from validation_curves import SEEN_ANEW
+from validation_curves import SEEN_ANEW, add_to_file
 
 from derts.config import TrainConfig
 from derts.config_file import Values, with_values
 from derts.data import ImageTable, open_data
 from derts.gradients import estimate_pool
-from derts.runs import code_version, machine
 from derts.selection.evenness import LOOKED_AT, evenness
 from derts.selection.strategy import Draw
 from derts.tasks.randomness import generator
@@ -89,9 +86,6 @@ def main() -> None:
     demo, glyphs = clean_demo(options.quick)
     photos = open_data(options.data) if options.data else None
     base = with_values(TrainConfig(), PHOTOS, "benchmark")
-    done: list[dict[str, Any]] = []
-    if options.out.exists():
-        done = json.loads(options.out.read_text(encoding="utf-8"))["runs"]
     for kind, learner in product(options.kinds, options.learners):
         of_photos = kind.startswith("photos")
         if of_photos and photos is None:
@@ -102,10 +96,7 @@ def main() -> None:
         told = [f"{values[0]:.2f} to {values[-1]:.2f}" for values in found.values()]
         print(f"{kind}, {learner}: {', '.join(told)}", flush=True)
         names = {"kind": kind, "learner": learner}
-        done = [one for one in done if any(one[name] != names[name] for name in names)]
-        about = {"machine": machine("cpu"), "code": code_version()}
-        done.append({**names, "evenness": found, **about})
-        options.out.write_text(json.dumps({"runs": done}, indent=1) + "\n", encoding="utf-8")
+        add_to_file(options.out, names, {"evenness": found}, "cpu")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Training runs small enough for a CPU, with their accuracy on validation classes along the way.
 
-What the programs few_classes.py and wrong_labels_seen_anew.py have in common.
+What the programs few_classes.py and wrong_labels_seen_anew.py have in common, and even_pools.py.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ def write_curves(
 
     Entries of other names that the file has already stay.
     """
-    done: list[dict[str, Any]] = json.loads(out.read_text())["runs"] if out.exists() else []
     for names, config, tables in runs:
         trainer = Trainer(config, tables)
         found = {}
@@ -70,9 +69,14 @@ def write_curves(
             found[trainer.update] = round(trainer.evaluate("val").mean, 4)
         shown = " ".join(f"{value:.1f}" for value in found.values())
         print(f"{', '.join(map(str, names.values()))}: {shown}", flush=True)
-        entry = {**names, "validation": found, "config": as_values(trainer.config)}
-        about = {"machine": machine(str(trainer.device)), "code": code_version()}
-        done = [one for one in done if any(one.get(name) != names[name] for name in names)]
-        done.append({**entry, **about})
-        text = json.dumps({"runs": done}, indent=1) + "\n"
-        out.write_text(text, encoding="utf-8")
+        entry = {"validation": found, "config": as_values(trainer.config)}
+        add_to_file(out, names, entry, str(trainer.device))
+
+
+def add_to_file(out: Path, names: dict[str, Any], values: dict[str, Any], device: str) -> None:
+    """An entry of a result file, in place of one of the same names."""
+    done: list[dict[str, Any]] = json.loads(out.read_text())["runs"] if out.exists() else []
+    done = [one for one in done if any(one.get(name) != names[name] for name in names)]
+    about = {"machine": machine(device), "code": code_version()}
+    done.append({**names, **values, **about})
+    out.write_text(json.dumps({"runs": done}, indent=1) + "\n", encoding="utf-8")

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from derts.config import StrategyConfig
 from derts.errors import DertsError
-from derts.gradients import (
-    NEED_FEATURES,
-    PoolEstimate,
-    estimate_pool,
-    usable_estimates,
-    with_random_labels,
-)
+from derts.gradients import NEED_FEATURES, PoolEstimate, estimate_pool, usable_estimates
 from derts.learners.bank import FeatureBank
 from derts.learners.base import ProductLearner
 from derts.learners.trust import Trust, share_of_wrong_labels
@@ -27,9 +20,10 @@ from derts.selection.choice import (
     choose,
     estimates_of,
     may_be_given_up,
-    needs_reference,
 )
 from derts.selection.evenness import EVEN, evenness
+from derts.selection.pool_drawer import VOTING, PoolDrawer
+from derts.selection.random import RandomTasks
 from derts.selection.record import RoundRecord
 from derts.selection.strategy import Context, MetaBatch, State, Strategy, draw_one
 from derts.tasks.pool import TaskPool
@@ -37,26 +31,6 @@ from derts.tasks.randomness import generator
 from derts.tasks.votes import mend_labels
 from derts.threads import one_thread
 from derts.transfer import send
-
-VOTING = ("votes", "query-votes")
-
-
-class Drawn(NamedTuple):
-    """A round's tasks.
-
-    given      as they were drawn
-    pool       as they are scored and trained on: with mended labels where votes are asked for
-    mended     whether any label was
-    given_wrong, wrong  float [N]: shares of wrong labels in each task of both, for the log alone
-    reference  the pool labelled at random, where the drop rule asks for it
-    """
-
-    given: TaskPool
-    pool: TaskPool
-    mended: bool
-    given_wrong: torch.Tensor
-    wrong: torch.Tensor
-    reference: TaskPool | None
 
 
 class PoolTasks(Strategy):
@@ -78,8 +52,8 @@ class PoolTasks(Strategy):
         self.bank: FeatureBank | None = None
         self._resumed = self._checked = False
         self._pool: TaskPool | None = None
-        self._ahead: Future[Drawn] | None = None
-        self._drawer = ThreadPoolExecutor(1, "derts-draw")
+        self._drawer = PoolDrawer(config)
+        self._random = RandomTasks()
 
     def check(self, context: Context) -> None:
         self._checked = True
@@ -120,7 +94,7 @@ class PoolTasks(Strategy):
         if not self._checked:  # a loop that is not ours
             self.check(context)
         if context.update < self.config.warmup:
-            return self._random(context)
+            return self._random.next_batch(context)
         if self._resumed and context.learner.trust is not None:
             context.learner.trust.noise.fill_(self.wrong_labels)
         self._resumed = False
@@ -128,20 +102,16 @@ class PoolTasks(Strategy):
             self._start_round(context)
         if self.random_batches:
             self.random_batches -= 1
-            return self._random(context)
+            return self._random.next_batch(context)
         if self._pool is None:  # a resumed run: the pool is drawn again from its seed
-            self._pool = self._draw(context, self.round - 1).pool
+            self._pool = self._drawer.draw(context, self.round - 1).pool
         chosen = self.batches[self.position]
         self.position += 1
         return MetaBatch(self._pool[chosen], self.weights[chosen])
 
-    @staticmethod
-    def _random(context: Context) -> MetaBatch:
-        return MetaBatch(context.draw(context.meta_batch, "batch", context.update))
-
     def ahead(self, context: Context) -> TaskPool | None:
         if context.update + 1 < self.config.warmup or self.random_batches:
-            return context.draw(context.meta_batch, "batch", context.update + 1)
+            return self._random.ahead(context)
         if self._pool is None or self.position == len(self.batches):
             return None
         return self._pool[self.batches[self.position]]
@@ -166,7 +136,8 @@ class PoolTasks(Strategy):
             if self.bank is not None and state.get("bank") is not None:
                 self.bank.load_state_dict(state["bank"])
             self.wrong_labels, self._resumed = state.get("wrong_labels", 0.0), True
-            self._pool = self._ahead = None
+            self._pool = None
+            self._drawer.forget()
 
     def _check_state(self, state: State) -> None:
         batches, pool = state["batches"], self.config.pool
@@ -183,7 +154,8 @@ class PoolTasks(Strategy):
         clock.settle("update")
         before = dict(clock.seconds)
         with clock.phase("pool"):
-            given, pool, mended, given_wrong, wrong, reference = self._drawn(context)
+            drawn = self._drawer.next(context, self.round)
+        pool = drawn.pool
         if self.bank is not None and self.round == 0:
             self.bank.expire()  # it holds the whole warm-up
         estimate = estimate_pool(
@@ -191,7 +163,7 @@ class PoolTasks(Strategy):
             context.images,
             pool,
             estimates_of(config),
-            reference=reference,
+            reference=drawn.reference,
             probabilities=config.doubt == "posterior",
             clock=clock,
             only=context.group.part(len(pool)),
@@ -205,7 +177,7 @@ class PoolTasks(Strategy):
                 config, estimate, context.meta_batch, seed, self.pick, context.group, pool.classes
             )
             even = None
-            if not mended and may_be_given_up(config, choice):
+            if not drawn.mended and may_be_given_up(config, choice):
                 rows = estimate.gradients[config.estimate]
                 even = round(evenness(rows, config.ratio, generator((*seed, "even"))), 4)
             given_up = even is not None and even >= EVEN
@@ -227,7 +199,7 @@ class PoolTasks(Strategy):
                 "seconds": {name: value for name, value in spent.items() if value},
                 **choice.record(),
                 **({} if even is None else {"evenness": even}),
-                "noise": {"pool": mean_share(given_wrong), **noise_record(wrong, choice)},
+                "noise": drawn.noise(choice),
                 **doubt,
             }
         )
@@ -236,8 +208,8 @@ class PoolTasks(Strategy):
                 rows = estimate.gradients[config.estimate]
                 context.keep_round(
                     RoundRecord.of(
-                        given,
-                        wrong,
+                        drawn.given,
+                        drawn.wrong,
                         context.images,
                         rows,
                         estimate,
@@ -260,45 +232,3 @@ class PoolTasks(Strategy):
         self.wrong_labels = context.group.same(share)
         context.learner.trust.noise.fill_(self.wrong_labels)
         return {"labels_look_wrong": round(self.wrong_labels, 6)}
-
-    def _drawn(self, context: Context) -> Drawn:
-        """This round's pool, drawn while the last round trained; then start on the next one."""
-        ahead, self._ahead = self._ahead, None
-        drawn = self._draw(context, self.round) if ahead is None else ahead.result()
-        self._ahead = self._drawer.submit(self._draw, context, self.round + 1)
-        return drawn
-
-    def _draw(self, context: Context, number: int) -> Drawn:
-        given = self._given(context, number)
-        pool = given
-        if self.config.doubt in VOTING:
-            pool = mend_labels(given, support=self.config.doubt == "votes")
-        mended = pool is not given and pool != given
-        reference = None
-        if needs_reference(self.config):
-            reference = with_random_labels(pool, (context.seed, "reference", number))
-        given_wrong = given.mislabelled()
-        wrong = given_wrong if pool is given else pool.mislabelled()
-        if context.learner.device.type == "cuda":
-            pool, reference = pool.pinned(), reference and reference.pinned()
-        return Drawn(given, pool, mended, given_wrong, wrong, reference)
-
-    def _given(self, context: Context, number: int) -> TaskPool:
-        """Pool `number` as it is drawn."""
-        images = self.config.images_of(len(context.images))
-        return context.draw(self.config.pool, "pool", number, *([images] if images else []))
-
-
-def mean_share(wrong: torch.Tensor) -> float | None:
-    """Mean of shares of wrong labels, if there are any."""
-    return round(float(wrong.mean()), 6) if len(wrong) else None
-
-
-def noise_record(wrong: torch.Tensor, choice: Choice) -> dict[str, float | None]:
-    """Share of wrong labels in what was selected, looks noisy, and is trained on.
-
-    `wrong` [N] is that of each task. For the log alone: no strategy decides by the true labels.
-    """
-    kept = torch.arange(len(wrong)) if choice.random else choice.kept  # random ones are alike
-    parts = {"selected": choice.selected, "dropped": choice.drop, "kept": kept}
-    return {name: mean_share(wrong[which]) for name, which in parts.items()}
