@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import curve_tables
+import recipe_tables
 import research_tables
 from result_files import Rows, Values, read
 
@@ -278,7 +279,11 @@ BLOCKS: dict[Path, dict[str, Callable[[], Rows]]] = {
         "kernels": kernel_rows,
     },
     ROOT / "docs" / "strategies.md": {"measured": strategy_rows},
-    ROOT / "docs" / "research-log.md": research_tables.BLOCKS | curve_tables.BLOCKS,
+    ROOT / "docs" / "research-log.md": {
+        **research_tables.BLOCKS,
+        **recipe_tables.BLOCKS,
+        **curve_tables.BLOCKS,
+    },
 }
 
 

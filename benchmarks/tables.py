@@ -134,12 +134,6 @@ def smoothing_gain(variant: str, sign: int = 1) -> str:
     return f"{sign * (means[1] - means[0]):.1f}"
 
 
-def selected_always(found: Comparison) -> bool:
-    """Whether `derts` selected from clean pools too, as it did once."""
-    made = [run for run in found.results if run["variant"] == "derts clean"]
-    return any(run["config"]["strategy"].get("selects", "always") == "always" for run in made)
-
-
 def recovered(found: Comparison, noisy: list[str]) -> str:
     """How much of what the noise cost random sampling each variant wins back, and what it drops."""
     means = {
@@ -262,8 +256,7 @@ def readme() -> str:
                 cells.append(f"{over_seeds(values).mean:.2f}" if values else "not run")
             difference = found.difference("derts" + suffix, "random" + suffix)
             updates = str(runs[0]["config"]["updates"])
-            mark = "\\* †" if suffix and selected_always(found) else "\\*"
-            rows.append((f"{learner}, {kind} {mark}", updates, *cells, difference.shown("+")))
+            rows.append((f"{learner}, {kind} \\*", updates, *cells, difference.shown("+")))
     changed = any("†" in row[0] for row in rows)
     since = "\n†: a recipe that has changed since, to be run again." if changed else ""
     cost, gain = smoothing_gain("random", -1), smoothing_gain("random clean")

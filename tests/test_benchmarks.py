@@ -218,15 +218,6 @@ def test_without_a_gpu_the_kernels_are_not_checked() -> None:
         assert done.stderr.startswith("the kernels need an NVIDIA GPU and Triton")
 
 
-def by_todays_preset(content: Any) -> Any:
-    """A result file as if its `derts` had been the present one."""
-    if isinstance(content, dict):
-        for config in content["configs"].values():
-            if config["strategy"].get("doubt") == "votes":
-                config["strategy"]["selects"] = "where-it-pays"
-    return content
-
-
 @pytest.mark.parametrize(
     ("part", "name", "value", "matters"),
     [
@@ -251,7 +242,7 @@ def test_rows_of_another_recipe_are_marked(
 
     contents = {}
     for file in (ROOT / "results").glob("reproduce-*.json"):
-        contents[file.name] = by_todays_preset(json.loads(file.read_text()))
+        contents[file.name] = json.loads(file.read_text())
         write(file.name, contents[file.name])
     plain = [row[0] for row in readme_of_paper(tmp_path)]
     assert not any("†" in row for row in plain)
@@ -276,7 +267,7 @@ def test_runs_with_a_preset_are_shown_with_it_and_are_not_the_recipes(
         return paper_experiments(tmp_path, lambda rows: "\n".join(" | ".join(r) for r in rows))
 
     name = "reproduce-table1-x0.3-augment.json"
-    content = by_todays_preset(json.loads((ROOT / "results" / name).read_text()))
+    content = json.loads((ROOT / "results" / name).read_text())
     (tmp_path / name).write_text(json.dumps(content))
     text = written()
     assert "derts reproduce table1 --dataset mini=stores/mini --preset gpu augment" in text

@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -30,6 +30,16 @@ AS_IT_WAS = TrainConfig(
 )
 LOCK = ".lock"
 """The file that a process which writes to a run folder holds."""
+
+
+def count_rounds(events: Iterable[Event]) -> tuple[int, int]:
+    """How many rounds trained on random tasks instead of a choice, and how many there were.
+
+    >>> count_rounds([{"event": "round", "random": 4}, {"event": "round"}, {"event": "update"}])
+    (4, 5)
+    """
+    rests = [int(event.get("random", 0)) for event in events if event["event"] == "round"]
+    return sum(rests), sum(max(1, rest) for rest in rests)
 
 
 class Run:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from derts.errors import DertsError
+from derts.reproduce.collecting import measured_jobs
 from derts.reproduce.job import Folders, make_config, make_jobs, measured_to, point_file, to_run
-from derts.reproduce.outcomes import measured_jobs
+from derts.reproduce.known import Known
 from derts.reproduce.paper import paper
 from derts.reproduce.recipe import NAMES, Cell, cells, chosen_names, keep_only, read_recipe
 from derts.reproduce.scale import Scale, parse_datasets
@@ -250,7 +251,7 @@ def test_a_report_is_of_all_seeds_there_are_and_of_the_precision_they_have(tmp_p
         (job.folder / "config.toml").write_text(to_toml(job.config))
         point_file(job.folder, 10000).write_text("{}")
     for asked in (plain, gpu):
-        jobs = measured_jobs(found, [0, 1], asked, Folders(tmp_path))
+        jobs = measured_jobs(found, [0, 1], asked, Folders(tmp_path), Known())
         assert {seed: measured_to(job.folder) for (_, seed), job in jobs.items()} == {
             0: 10000,
             1: 0,
@@ -264,7 +265,7 @@ def test_a_report_is_of_all_seeds_there_are_and_of_the_precision_they_have(tmp_p
     job.folder.mkdir()
     (job.folder / "config.toml").write_text(to_toml(job.config))
     point_file(job.folder, 1000).write_text("{}")
-    jobs = measured_jobs(found, [0], plain, Folders(tmp_path))
+    jobs = measured_jobs(found, [0], plain, Folders(tmp_path), Known())
     assert [measured_to(job.folder) for job in jobs.values()] == [1000, 0]
 
 

@@ -17,9 +17,11 @@ import torch
 from derts.data import open_data
 from derts.errors import DertsError
 from derts.reproduce.board import Board, board
+from derts.reproduce.collecting import collect
 from derts.reproduce.grid import alone_in, find_devices, run_grid
 from derts.reproduce.job import Folders, Job, make_jobs, point_file, to_run
-from derts.reproduce.outcomes import collect, load_outcomes, save_outcomes
+from derts.reproduce.known import Known
+from derts.reproduce.outcomes import load_outcomes, save_outcomes
 from derts.reproduce.recipe import cells, keep_only
 from derts.reproduce.report import JUDGED_BY_BEST, make_report
 from derts.reproduce.running import Worker, run_job, seconds_per_update
@@ -74,7 +76,7 @@ def test_runs_of_few_classes_are_judged_by_their_best_weights(tiny: None, tmp_pa
         events = Run.open(job.folder).events()
         seen = {e["update"]: e["accuracy"] for e in events if e["event"] == "validation"}
         assert seen[chosen] == max(seen.values())
-    outcomes = collect(found, jobs)
+    outcomes = collect(found, jobs, Known())
     assert {one.judged_by_best for seeds in outcomes.values() for one in seeds.values()} == {True}
     report = make_report("table3", "title", found, outcomes, [])
     assert JUDGED_BY_BEST in report.notes

@@ -22,6 +22,7 @@ from derts.config_file import apply_presets
 from derts.data import ImageTable
 from derts.data.streamed import StreamedTable
 from derts.report.page import make_report
+from derts.runs import count_rounds
 from derts.selection.evenness import EVEN, evenness
 from derts.selection.strategy import Context, MetaBatch
 from derts.training import Trainer, train
@@ -71,9 +72,9 @@ def test_clean_even_tasks_are_trained_on_as_random_sampling_would(letters: Table
     ours, rounds = trained(CLEAN, letters)
     random, _ = trained(with_strategy(CLEAN, name="random"), letters)
     always, selecting = trained(with_strategy(CLEAN, selects="always"), letters)
-    assert [event["update"] for event in rounds] == [3, 6, 9, 12]  # as often as with a choice
     assert [event["update"] for event in selecting] == [3, 6, 9, 12]
-    assert all(event["random"] and event["evenness"] >= EVEN for event in rounds)
+    assert [(event["update"], event["random"]) for event in rounds] == [(3, 1), (6, 2), (12, 4)]
+    assert all(event["evenness"] >= EVEN for event in rounds)
     assert all((event["selected"], event["kept"]) == (0, 30) for event in rounds)
     assert all(event["effective_tasks"] == 30 for event in rounds)
     assert alike(ours, random)
@@ -116,7 +117,7 @@ def test_the_papers_method_always_selects(letters: Tables) -> None:
     assert all(event["selected"] == 30 for event in rounds)
 
 
-@pytest.mark.parametrize("until", [4, 6, 8])
+@pytest.mark.parametrize("until", [4, 6, 8, 11])
 @pytest.mark.parametrize(
     "settings", [{}, {"bank": True, "pool_images": 0}, {"batching": "coreset"}]
 )
@@ -126,12 +127,44 @@ def test_a_round_of_random_tasks_is_resumed(
     config = with_strategy(CLEAN, **settings)
     straight, rounds = trained(config, letters)
     assert all(event["random"] for event in rounds)
-    first = Trainer(config, letters)
+    events: list[dict[str, Any]] = []
+    first = Trainer(config, letters, events.append)
     first.train(until=until)
-    second = Trainer(config, letters)
+    second = Trainer(config, letters, events.append)
     second.load_state_dict(first.state_dict())
     second.train()
     assert alike(second, straight)
+    looks = [[(event["update"], event["random"]) for event in made if event["event"] == "round"]
+             for made in (rounds, events)]  # fmt: skip
+    assert looks[0] == looks[1]
+
+
+def test_looks_grow_rare_on_even_pools_and_frequent_again_on_others(letters: Tables) -> None:
+    def noisy_once(draw: Any) -> Any:
+        """Pool 3 has a task with three labels wrong."""
+
+        def drawn(tasks: int, purpose: str, number: int, images: int = 0) -> Any:
+            pool = draw(tasks, purpose, number, images)
+            if (purpose, number) != ("pool", 3):
+                return pool
+            labels = pool.query_labels.clone()
+            labels[0, :3] = (labels[0, :3] + 1) % 5
+            return replace(pool, query_labels=labels)
+
+        return drawn
+
+    config = replace(with_strategy(CLEAN, pool=160, ratio=0.125), updates=32)  # enough for votes
+    _, rounds = trained(config, letters, noisy_once)
+    looks = [(event["update"], event.get("random", 0)) for event in rounds]
+    assert looks == [(3, 1), (5, 2), (9, 4), (17, 0), (19, 1), (21, 2), (25, 4)]
+    assert count_rounds(rounds) == (14, 15)
+
+
+def test_a_bank_of_features_is_looked_at_in_every_round(letters: Tables) -> None:
+    _, rounds = trained(with_strategy(CLEAN, bank=True, pool_images=0), letters)
+    assert [(event["update"], event["random"]) for event in rounds] == [
+        (3, 1), (6, 1), (9, 1), (12, 1),
+    ]  # fmt: skip
 
 
 def test_a_state_from_before_there_were_such_rounds_is_resumed(letters: Tables) -> None:
@@ -160,7 +193,7 @@ def test_a_loop_that_does_not_count_its_updates_still_gets_rounds(letters: Table
     rounds: list[Any] = []
     context: Context = replace(trainer.context, log=rounds.append)
     batches: list[MetaBatch] = [trainer.strategy.next_batch(context) for _ in range(7)]
-    assert [event["round"] for event in rounds] == [0, 1, 2]  # three batches each
+    assert [event["round"] for event in rounds] == [0, 1]  # three batches, then six
     assert all(batch.weights is None and len(batch.pool) == 10 for batch in batches)
 
 
@@ -177,7 +210,7 @@ def test_a_run_folder_tells_what_a_round_was(tmp_path: Path) -> None:
     trainer = open_trainer(tmp_path / "run")
     assert trainer.config.strategy.selects == "where-it-pays"
     events = (tmp_path / "run" / "events.jsonl").read_text()
-    assert '"random": true' in events
+    assert '"random": 2' in events
     page = make_report([tmp_path / "run"]).page
     assert "round trained on random tasks, none preferred" in page
     assert "Some of the pool" in page

@@ -58,6 +58,9 @@ class ReproduceOptions:
         tyro.conf.arg(name="from", metavar="FOLDER", help_behavior_hint=""),
     ] = None
     """With --report: read reproduce-NAME.json files of this folder instead of run folders."""
+    known: Annotated[Path | None, unset("FOLDER")] = None
+    """Folder of reproduce-*.json files that stand for run folders which are gone: what they hold
+    by today's recipes is not run again, and is reported beside what is."""
     out: Path = Path("runs/reproduce")
     """Folder for the run folders and the report."""
     devices: tuple[str, ...] = ("auto",)
@@ -81,6 +84,10 @@ def reproduce(arguments: Sequence[str]) -> None:
         raise DertsError("--dry-run lists what would be run, --report what was: give one of them")
     if options.from_results is not None and not options.report:
         raise DertsError("--from reads results for a report: add --report")
+    if options.from_results is not None and options.known is not None:
+        raise DertsError(
+            "--from reports nothing but what it names, --known adds to run folders: give one"
+        )
 
     from derts.reproduce.experiment import Experiment
     from derts.reproduce.recipe import chosen_names
@@ -88,7 +95,9 @@ def reproduce(arguments: Sequence[str]) -> None:
 
     scale = Scale(parse_datasets(options.dataset), options.updates_scale, options.preset)
     names = chosen_names(options.names)
-    experiment = Experiment.make(names, options.only, range(options.seeds), scale, options.out)
+    experiment = Experiment.make(
+        names, options.only, range(options.seeds), scale, options.out, options.known
+    )
     for name in names:
         if name not in experiment.names:
             print(f"{name}: --only leaves none of its cells")

@@ -109,11 +109,12 @@ def _strategy(config: TrainConfig, run: Run) -> str:
     name, warmup = config.strategy.name, config.strategy.warmup
     if name != "random" and warmup >= config.updates:
         return f"{name}, which never began: --strategy.warmup is {warmup}"
-    rounds = [event for event in run.events() if event["event"] == "round"]
-    random = sum("random" in event for event in rounds)
+    from derts.runs import count_rounds
+
+    random, rounds = count_rounds(run.events())
     if not random:
         return name
-    return f"{name}, {random} of {len(rounds)} rounds on random tasks: nothing to gain by a choice"
+    return f"{name}, {random} of {rounds} rounds on random tasks: nothing to gain by a choice"
 
 
 def default_name(config: TrainConfig) -> str:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from derts.errors import DertsError
-from derts.reproduce.figures import draw_figures
+from derts.reproduce.collecting import collect, measured_jobs
+from derts.reproduce.figures import DRAWN, draw_figures
 from derts.reproduce.job import Folders, Job, make_jobs, to_run
-from derts.reproduce.outcomes import (
-    Outcomes,
-    collect,
-    load_outcomes,
-    measured_jobs,
-    result_file,
-    save_outcomes,
-)
+from derts.reproduce.known import Known
+from derts.reproduce.outcomes import Outcomes, load_outcomes, result_file, save_outcomes
 from derts.reproduce.planning import Planned, Speeds, plan
 from derts.reproduce.recipe import Cell, Setting, cells, keep_only, read_recipe, with_references
 from derts.reproduce.report import Report, as_html, make_report, markdown, print_report
@@ -43,17 +38,23 @@ class Experiment:
     seeds: tuple[int, ...]
     scale: Scale
     out: Path
+    known: Known = field(default_factory=Known)
 
     @staticmethod
     def make(
-        names: Sequence[str], only: Sequence[str], seeds: Sequence[int], scale: Scale, out: Path
+        names: Sequence[str],
+        only: Sequence[str],
+        seeds: Sequence[int],
+        scale: Scale,
+        out: Path,
+        known: Path | None = None,
     ) -> Experiment:
         """Expand recipes; nothing is run or written."""
         whole = [cell for name in names for cell in cells(name)]
         found = keep_only(whole, only)
         kept = tuple(name for name in names if any(cell.table == name for cell in found))
         jobs = make_jobs(found, seeds, scale, Folders(out))
-        return Experiment(kept, found, jobs, tuple(seeds), scale, out)
+        return Experiment(kept, found, jobs, tuple(seeds), scale, out, Known(known))
 
     def to_run(self) -> list[Job]:
         """The runs that are not finished and whose data is given."""
@@ -65,13 +66,19 @@ class Experiment:
                 f"no data for these cells: add {words} (stores that derts data prepare wrote), or "
                 "--dataset glyphs for a small run on built-in data"
             )
-        return to_run(have)
+        return [job for job in to_run(have) if not self.is_known(job, job.until)]
+
+    def is_known(self, job: Job, update: int) -> bool:
+        """Whether a result file tells what a run would, which is never so of what is drawn."""
+        if any(cell.table in DRAWN and cell.setting == job.setting for cell in self.cells):
+            return False
+        return self.known.of(job, update) is not None
 
     def measured(self) -> tuple[dict[tuple[Setting, int], Job], Outcomes]:
         """The runs of the named tables and of random sampling beside them, and what they hold."""
         whole = with_references([cell for name in self.names for cell in cells(name)])
-        jobs = measured_jobs(whole, self.seeds, self.scale, Folders(self.out))
-        return jobs, collect(whole, jobs)
+        jobs = measured_jobs(whole, self.seeds, self.scale, Folders(self.out), self.known)
+        return jobs, collect(whole, jobs, self.known)
 
     def plan(self, device: str) -> list[Planned]:
         """Every cell with its state and estimated time on a device."""
@@ -80,7 +87,7 @@ class Experiment:
         kind, _, _ = device.partition(":")
         accelerator = torch.cuda.get_device_name(device) if kind == "cuda" else "none"
         speeds = Speeds(self.out, kind, accelerator)
-        return plan(self.cells, self.jobs, speeds, self.scale.data)
+        return plan(self.cells, self.jobs, speeds, self.scale.data, self.is_known)
 
     def write_reports(self, results: Path | None) -> list[Path]:
         """Print reports of the cells asked for; write those of the whole tables.

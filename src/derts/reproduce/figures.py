@@ -8,6 +8,9 @@ from pathlib import Path
 from derts.reproduce.job import Job
 from derts.reproduce.recipe import Setting
 
+DRAWN = ("figure2", "case-study")
+"""Names of which there are pictures, made from run folders."""
+
 
 def draw_figures(
     name: str, jobs: Mapping[tuple[Setting, int], Job], file: Path, source: Path | None

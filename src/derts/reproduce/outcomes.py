@@ -1,17 +1,15 @@
-"""What was measured in each cell, from run folders or from one small JSON file per table."""
+"""What was measured in each cell, and one small JSON file per table that holds it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from derts.config import Precision
 from derts.errors import DertsError
-from derts.reproduce.job import Folders, Job, make_jobs, measured_to, point, point_file
 from derts.reproduce.recipe import NAMES, Cell, Setting, cells, with_references
 from derts.reproduce.scale import Scale
 from derts.runs import write_atomically
@@ -81,71 +79,6 @@ class Outcome:
 Key = tuple[Setting, float]
 Outcomes = dict[Key, dict[int, Outcome]]
 """By setting and share of training, then by seed."""
-
-
-def measured_jobs(
-    found: Sequence[Cell], seeds: Sequence[int], scale: Scale, folders: Folders
-) -> dict[tuple[Setting, int], Job]:
-    """The runs of cells for a report: with every seed that is there, asked for or not.
-
-    Where none of them was measured in the precision asked for, those in the other count: a report
-    is of what is there. Precisions are never mixed.
-    """
-    every = sorted({*seeds, *folders.seeds})
-    asked = make_jobs(found, every, scale, folders)
-    if _any_measured(asked):
-        return asked
-    for precision in get_args(Precision):
-        other = {pair: _in_precision(job, precision, folders) for pair, job in asked.items()}
-        if _any_measured(other):
-            return other
-    return asked
-
-
-def _any_measured(jobs: Mapping[tuple[Setting, int], Job]) -> bool:
-    return any(measured_to(job.folder) for job in jobs.values())
-
-
-def _in_precision(job: Job, precision: Precision, folders: Folders) -> Job:
-    hardware = replace(job.config.hardware, precision=precision)
-    config = replace(job.config, hardware=hardware)
-    folder = folders.of(job.setting, config, job.folder.parent.name)
-    return replace(job, config=config, folder=folder)
-
-
-def collect(found: Sequence[Cell], jobs: Mapping[tuple[Setting, int], Job]) -> Outcomes:
-    """What run folders hold of some cells."""
-    outcomes: Outcomes = {}
-    for cell in found:
-        for (setting, seed), job in jobs.items():
-            file = point_file(job.folder, point(job.config, cell.fraction))
-            if setting == cell.setting and file.is_file():
-                outcomes.setdefault((setting, cell.fraction), {})[seed] = _read(file, job)
-    return outcomes
-
-
-def _read(file: Path, job: Job) -> Outcome:
-    try:
-        result = json.loads(file.read_text(encoding="utf-8"))
-        evaluation = result["config"]["evaluation"]
-        questions = result["config"]["tasks"]["way"] * evaluation["query"]
-        return Outcome(
-            result["seed"],
-            result["updates"],
-            tuple(round(value * questions / 100) for value in result["accuracies"]),
-            questions,
-            result["seconds_per_update"],
-            sum(result["seconds"].values()) / result["updates"],
-            result["machine"],
-            {**result["config"], "data": job.folder.parent.name},
-            result["code"],
-            result.get("weights_of_update"),
-            result.get("random_rounds"),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DertsError(
-            f"{file} is damaged ({type(error).__name__}: {error}): remove {job.folder}, run again"
-        ) from None
 
 
 def result_file(folder: Path, name: str, scale: Scale) -> Path:

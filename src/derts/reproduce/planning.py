@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,7 @@ def plan(
     jobs: Mapping[tuple[Setting, int], Job],
     speeds: Speeds,
     data: Mapping[str, str],
+    is_known: Callable[[Job, int], bool] = lambda job, update: False,
 ) -> list[Planned]:
     """Every cell with what it still needs.
 
@@ -90,7 +91,7 @@ def plan(
                 continue
             seeds += 1
             updates = point(job.config, cell.fraction)
-            if point_file(job.folder, updates).is_file():
+            if point_file(job.folder, updates).is_file() or is_known(job, updates):
                 continue
             todo += 1
             seconds, measured = speeds.of(job)

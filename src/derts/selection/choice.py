@@ -67,7 +67,7 @@ class Choice:
     threshold  their score's limit (None: nothing was asked to be dropped)
     objective  Σ of distances to the nearest selected task (None: uniform choice)
     not_finite how many tasks were left out because their numbers overflowed
-    random     whether as many random tasks are trained on instead
+    random     so many rounds of as many random tasks are trained on instead
     """
 
     selected: torch.Tensor
@@ -77,12 +77,12 @@ class Choice:
     threshold: float | None = None
     objective: float | None = None
     not_finite: int = 0
-    random: bool = False
+    random: int = 0
 
-    def given_up(self) -> Choice:
-        """The same for the record of a round that trains on random tasks: none is preferred."""
-        nothing = torch.zeros(0, dtype=torch.long)
-        return replace(self, selected=nothing, weights=torch.ones_like(self.weights), random=True)
+    def given_up(self, rounds: int) -> Choice:
+        """The same for the record of rounds that train on random tasks: none is preferred."""
+        nothing, alike = torch.zeros(0, dtype=torch.long), torch.ones_like(self.weights)
+        return replace(self, selected=nothing, weights=alike, random=rounds)
 
     @property
     def kept(self) -> torch.Tensor:
@@ -103,7 +103,7 @@ class Choice:
             "objective": self.objective,
             "largest_weight": round(float(weights.max()), 4),
             "effective_tasks": round(effective, 2),
-            **({"random": True} if self.random else {}),
+            **({"random": self.random} if self.random else {}),
         }
 
 

@@ -9,6 +9,8 @@ from derts.selection.facility_location import select
 
 LOOKED_AT = 256  # rows: a pool is in random order, so the first are a fair sample
 CHANCES = 8  # random choices, of which the mean counts
+LONGEST_REST = 4
+"""Rounds of random tasks after which a pool is looked at again, at the latest."""
 EVEN = 0.8
 """Rows of at least this evenness are even: about 1 in clean pools of mini-ImageNet, far less where
 nine in ten tasks are of a few classes (docs/research-log.md, `python benchmarks/even_pools.py`)."""

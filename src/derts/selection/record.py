@@ -72,7 +72,7 @@ class RoundRecord:
             number=number,
             update=update,
             digest=pool_digest(pool, images),
-            random=choice.random,
+            random=choice.random > 0,
         )
 
     def to_bytes(self) -> bytes:

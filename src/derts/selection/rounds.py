@@ -21,7 +21,7 @@ from derts.selection.choice import (
     estimates_of,
     may_be_given_up,
 )
-from derts.selection.evenness import EVEN, evenness
+from derts.selection.evenness import EVEN, LONGEST_REST, evenness
 from derts.selection.pool_drawer import VOTING, PoolDrawer
 from derts.selection.random import RandomTasks
 from derts.selection.record import RoundRecord
@@ -37,7 +37,8 @@ class PoolTasks(Strategy):
     """Rounds of: draw a pool, estimate every task's gradient, drop, `pick`, train.
 
     During the warm-up, and in a round whose choice is not needed, the tasks are the ones that
-    random sampling would train on.
+    random sampling would train on. A look at a pool costs time, so where one pool after the other
+    is not needed there are 1, 2, then always 4 rounds of such tasks from look to look.
     """
 
     def __init__(self, config: StrategyConfig, pick: Pick) -> None:
@@ -46,6 +47,7 @@ class PoolTasks(Strategy):
         self.round = 0
         self.position = 0
         self.random_batches = 0
+        self.even_pools = 0
         self.batches: list[torch.Tensor] = []
         self.weights = torch.zeros(0)
         self.wrong_labels = 0.0
@@ -121,6 +123,7 @@ class PoolTasks(Strategy):
             "round": self.round,
             "position": self.position,
             "random_batches": self.random_batches,
+            "even_pools": self.even_pools,
             "batches": list(self.batches),
             "weights": self.weights,
             "wrong_labels": self.wrong_labels,
@@ -132,6 +135,7 @@ class PoolTasks(Strategy):
             self._check_state(state)
             self.round, self.position = state["round"], state["position"]
             self.random_batches = state.get("random_batches", 0)
+            self.even_pools = state.get("even_pools", 0)
             self.batches, self.weights = list(state["batches"]), state["weights"]
             if self.bank is not None and state.get("bank") is not None:
                 self.bank.load_state_dict(state["bank"])
@@ -185,8 +189,11 @@ class PoolTasks(Strategy):
             doubt = self._doubt(context, estimate, pool, choice)
         self.batches, self.weights, given_up = decided
         if given_up:
-            self.random_batches, self.batches = len(self.batches), []
-            choice = choice.given_up()
+            longest = LONGEST_REST if self.bank is None else 1  # features must not grow old
+            rest = min(2**self.even_pools, longest)
+            self.random_batches, self.batches = rest * len(self.batches), []
+            choice = choice.given_up(rest)
+        self.even_pools = self.even_pools + 1 if given_up else 0
         self._pool, self.position = pool, 0
         spent = {
             name: round(total - before.get(name, 0.0), 6) for name, total in clock.seconds.items()
