@@ -1,11 +1,13 @@
-"""Does facility location pay where most tasks repeat each other? Glyphs, validation characters.
+r"""Does facility location pay where most tasks repeat each other? Glyphs, validation characters.
 
     python benchmarks/redundant_pools.py --seeds 0 1 2 3 4 5 --out results/redundant-pools-cpu.json
+    python benchmarks/redundant_pools.py --seeds 0 1 2 3 4 5 --learner anil \
+        --out results/redundant-pools-anil-cpu.json
 
 Nine in ten tasks are of six common characters, the rest of all: clean, but redundant. Validation
 tasks are of characters never trained on, so that it is the rare tasks that teach most. Should pools
-like these not be what facility location is for, nothing is. The demo's ProtoNet otherwise; one line
-per run.
+like these not be what facility location is for, nothing is. The demo's settings otherwise; one
+line per run.
 """
 
 from __future__ import annotations
@@ -115,9 +117,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--learner", default="protonet", choices=("protonet", "anil"))
     parser.add_argument("--quick", action="store_true", help="tiny, to see that it runs")
     options = parser.parse_args()
     base, tables = clean_demo(options.quick)
+    base = with_values(base, {"learner": {"name": options.learner}}, "--learner")
     runs: list[Result] = []
     for seed in options.seeds:
         for name, strategy in VARIANTS.items():

@@ -25,6 +25,7 @@ from derts.report.page import make_report
 from derts.runs import count_rounds
 from derts.selection.evenness import EVEN, evenness
 from derts.selection.strategy import Context, MetaBatch
+from derts.tasks import TaskPool, TaskSampler, generator
 from derts.training import Trainer, train
 from derts.training.run import open_trainer
 
@@ -99,9 +100,37 @@ def test_tasks_that_repeat_each_other_are_a_reason_to_select(letters: Tables) ->
 
         return drawn
 
-    _, rounds = trained(with_strategy(CLEAN, drop_score="none"), letters, repeating)
+    def nameless(draw: Any) -> Any:
+        repeated = repeating(draw)
+        return lambda *about: replace(repeated(*about), classes=None)
+
+    config = with_strategy(CLEAN, drop_score="none")
+    _, rounds = trained(config, letters, repeating)  # their classes tell
+    assert not any("random" in event or "evenness" in event for event in rounds)
+    _, rounds = trained(with_strategy(config, doubt="none"), letters, nameless)
     assert not any("random" in event for event in rounds)
     assert all(event["evenness"] < EVEN / 2 for event in rounds)
+
+
+def test_rare_classes_are_a_reason_to_select_and_no_noise(letters: Tables) -> None:
+    """Two kinds of tasks: the rare ones are hard, and a rule that knows no classes drops them."""
+
+    def mostly_common(draw: Any) -> Any:
+        def drawn(tasks: int, purpose: str, number: int, images: int = 0) -> Any:
+            seed = (purpose, number)
+            many = common.draw(tasks=tasks - tasks // 8, way=5, shot=2, query=3, seed=(*seed, 1))
+            few = rare.draw(tasks=tasks // 8, way=5, shot=2, query=3, seed=(*seed, 2))
+            order = torch.randperm(tasks, generator=generator(seed))
+            return TaskPool.concatenate([many, few])[order]
+
+        return drawn
+
+    names = letters["train"].class_names
+    common, rare = (TaskSampler(letters["train"], part) for part in (names[:6], names[6:]))
+    config = replace(with_strategy(CLEAN, warmup=60), updates=69)
+    _, rounds = trained(config, letters, mostly_common)
+    assert [event["looks_noisy"] for event in rounds] == [0, 0, 0]
+    assert not any("random" in event for event in rounds)
 
 
 def test_noisy_tasks_that_are_dropped_are_a_reason_to_select(letters: Tables) -> None:

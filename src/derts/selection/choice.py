@@ -118,7 +118,7 @@ def choose(
 ) -> Choice:
     """Choose the tasks of a round from a pool's estimates; `pick` decides among candidates."""
     gradients = estimate.gradients[config.estimate]
-    split = _noisy(config, estimate, gradients)
+    split = _noisy(config, estimate, gradients, classes)
     usable = (gradients.isfinite().all(1) & estimate.losses.isfinite()).cpu()
     if not bool(usable.any()):
         raise DertsError(
@@ -169,7 +169,12 @@ def choose(
     )
 
 
-def _noisy(config: StrategyConfig, estimate: PoolEstimate, gradients: torch.Tensor) -> NoiseSplit:
+def _noisy(
+    config: StrategyConfig,
+    estimate: PoolEstimate,
+    gradients: torch.Tensor,
+    classes: torch.Tensor | None,
+) -> NoiseSplit:
     if config.drop_score == "none":
         return NoiseSplit(torch.zeros(len(gradients), dtype=torch.bool), float("inf"), 0.0)
     reference = {"loss": estimate.reference_losses, "error": estimate.reference_errors}
@@ -178,6 +183,7 @@ def _noisy(config: StrategyConfig, estimate: PoolEstimate, gradients: torch.Tens
         config.drop_rule,
         config.drop_value,
         reference=reference.get(config.drop_score),
+        classes=classes,
     )
 
 

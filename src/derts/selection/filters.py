@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from derts.errors import DertsError
+from derts.selection.composition import classes_explain
 from derts.selection.modes import find_dip, find_valley
 
 Rule = Literal["multiple", "quantile", "automatic"]
@@ -50,6 +51,7 @@ def find_noisy(
     rule: Rule = "automatic",
     value: float = 1.25,
     reference: Tensor | None = None,
+    classes: Tensor | None = None,
 ) -> NoiseSplit:
     """Splits N scores [N], high where a task looks noisy.
 
@@ -62,8 +64,9 @@ def find_noisy(
     threshold that costs least, a noisy task kept counting as two clean ones dropped. Without a
     reference, or where the upper of two modes scores lower than random labels do, it drops the
     upper mode: Hartigan's dip says whether there are two, the valley of a kernel density where
-    they part. Otherwise nothing goes. (Otsu's threshold, the best split in two by variance,
-    splits clean pools too, and in the wrong place where one mode is wider or fuller.)
+    they part; unless the `classes` [N, way] of tasks, where given, explain who is in it: rare
+    classes are hard, not noisy. Otherwise nothing goes. (Otsu's threshold, the best split in two
+    by variance, splits clean pools too, and in the wrong place where one mode is wider or fuller.)
 
     Measured by query loss on 120 pools of 640 tasks of training glyphs (the constants were chosen
     on three quarters of them); ANIL and ProtoNet, 1 and 5 shots, after 50 to 250 updates; means
@@ -97,6 +100,9 @@ def find_noisy(
             apart = MODES_APART if noise >= LEAST_NOISE else MODES_FAR_APART
         if dip.size >= apart:
             threshold = find_valley(ordered, dip)
+            above = torch.from_numpy(held >= threshold)
+            if classes is not None and classes_explain(above, classes.cpu()):
+                threshold = math.inf
         # much more above the valley than random labels explain: noise of another kind
         if limit < math.inf and noise >= float((ordered >= threshold).mean()) / 2:
             threshold = limit

@@ -21,6 +21,7 @@ from derts.selection.choice import (
     estimates_of,
     may_be_given_up,
 )
+from derts.selection.composition import classes_are_uneven
 from derts.selection.evenness import EVEN, LONGEST_REST, evenness
 from derts.selection.pool_drawer import VOTING, PoolDrawer
 from derts.selection.random import RandomTasks
@@ -181,7 +182,8 @@ class PoolTasks(Strategy):
                 config, estimate, context.meta_batch, seed, self.pick, context.group, pool.classes
             )
             even = None
-            if not drawn.mended and may_be_given_up(config, choice):
+            alike = pool.classes is None or not classes_are_uneven(pool.classes)
+            if not drawn.mended and alike and may_be_given_up(config, choice):
                 rows = estimate.gradients[config.estimate]
                 even = round(evenness(rows, config.ratio, generator((*seed, "even"))), 4)
             given_up = even is not None and even >= EVEN
