@@ -158,7 +158,8 @@ def _unfinished(outcomes: Outcomes) -> str:
         last = furthest[setting.shot]
         seeds = len(outcomes.get((setting, last), {}))
         if seeds < SEEDS:
-            text = f"{setting.learner}, {setting.variant} has {seeds} of {SEEDS} seeds"
+            noise = f", {100 * setting.noise:.0f}% noise" if setting.noise else ""
+            text = f"{setting.learner}{noise}, {setting.variant} has {seeds} of {SEEDS} seeds"
             found.append(f"{text} at {100 * last:g}%")
     return "; ".join(found)
 

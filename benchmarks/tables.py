@@ -119,7 +119,8 @@ variants share. Evaluation tasks are clean. `paper` is the literal method with i
 `derts` mends labels first, so that nothing is left to drop. ANIL smooths its targets: that gains
 {smoothing_gain("random clean")} points with clean tasks and costs random sampling of noisy ones
 {smoothing_gain("random", -1)} (`results/{EARLIER}`, the runs before it did).
-`derts` of clean tasks was made when it selected from clean, even pools, too.
+`derts` of clean tasks found every pool even, and is random sampling; it was timed with a look at a
+pool in every round, which is one in four now.
 
 {chr(10).join(parts)}"""
 

@@ -14,7 +14,7 @@ from derts.config import StrategyConfig, TrainConfig
 from derts.config_file import Values, with_values
 from derts.data.table import ImageTable
 from derts.progress import Advance
-from derts.runs import Run, count_rounds, write_atomically
+from derts.runs import Run, updates_at_random, write_atomically
 from derts.statistics import Estimate, over_seeds, paired_difference
 from derts.training.checkpoint import save_checkpoint
 from derts.training.loop import Trainer
@@ -170,7 +170,6 @@ def summarise(trainer: Trainer, before: Mapping[str, float], rounds: list[Result
     whole = sum(spent.values())
     selection = sum(spent.get(name, 0.0) for name in SELECTION_PHASES)
     updates = trainer.config.updates - min(trainer.config.strategy.warmup, trainer.config.updates)
-    random, every = count_rounds(rounds)
     noise: dict[str, float | None] = {}
     for key in ("pool", "selected", "dropped", "kept"):
         known = [event["noise"][key] for event in rounds if event["noise"][key] is not None]
@@ -181,8 +180,8 @@ def summarise(trainer: Trainer, before: Mapping[str, float], rounds: list[Result
         "noise": noise,
         "dropped_share": _mean([event["looks_noisy"] / event["pool"] for event in rounds]),
         "effective_tasks": _mean([event["effective_tasks"] for event in rounds]),
-        "rounds": every,
-        "random_rounds": random,
+        "rounds": len(rounds),
+        "updates_at_random": updates_at_random(rounds, trainer.update)[0],
     }
 
 

@@ -32,14 +32,17 @@ LOCK = ".lock"
 """The file that a process which writes to a run folder holds."""
 
 
-def count_rounds(events: Iterable[Event]) -> tuple[int, int]:
-    """How many rounds trained on random tasks instead of a choice, and how many there were.
+def updates_at_random(events: Iterable[Event], until: int) -> tuple[int, int]:
+    """Up to update `until`: updates on random tasks for want of a choice, and all since a first.
 
-    >>> count_rounds([{"event": "round", "random": 4}, {"event": "round"}, {"event": "update"}])
-    (4, 5)
+    >>> rounds = [{"event": "round", "update": 10, "random": 4}, {"event": "round", "update": 30}]
+    >>> updates_at_random(rounds, until=35)
+    (20, 25)
     """
-    rests = [int(event.get("random", 0)) for event in events if event["event"] == "round"]
-    return sum(rests), sum(max(1, rest) for rest in rests)
+    looks = [(event["update"], event) for event in events if event["event"] == "round"]
+    ends = [update for update, _ in looks[1:]] + [until]
+    random = [end - at for (at, look), end in zip(looks, ends, strict=False) if "random" in look]
+    return sum(random), until - looks[0][0] if looks else 0
 
 
 class Run:

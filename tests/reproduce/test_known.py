@@ -105,6 +105,65 @@ def test_pictures_need_their_runs(
     assert len(list((in_folder / "again" / "glyphs").glob("*"))) == 1
 
 
+def test_a_run_of_which_early_points_are_unknown_is_made(results: Path, in_folder: Path) -> None:
+    content = json.loads((results / FILE).read_text())
+    content["rows"] = [row for row in content["rows"] if "100% of" in row["cell"]]
+    (results / FILE).write_text(json.dumps(content))
+    end = ["--only", f"{FEW[1]},fraction=1"]
+    assert run([*WORDS, *end, "--known", "results"]) == 0
+    assert trained(in_folder) == []
+    assert run([*WORDS, *FEW, "--known", "results"]) == 0
+    assert len(trained(in_folder)) == 4
+
+
+def test_the_case_study_is_drawn_whatever_is_known(
+    results: Path, in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paper = [*WORDS[2:], "--only", "dataset=mini,shot=5,learner=anil,strategy=paper"]
+    assert run(["reproduce", "table1", *paper, "--out", "first"]) == 0
+    known = ["--known", "first/report", "--out", "second"]
+    assert run(["reproduce", "table1", "case-study", *paper, *known]) == 0
+    assert len(list((in_folder / "second").glob("glyphs/*/case-study.png"))) == 2  # two seeds
+
+
+def test_times_are_those_of_this_machine(
+    tiny: None, in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*WORDS[2:], "--only", "dataset=mini,shot=5,learner=anil,strategy=random"]
+    assert run(["reproduce", "table1", *words, "--out", "first"]) == 0
+    capsys.readouterr()
+    assert run(["reproduce", "table2", *words, "--known", "first/report", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "--known has 0 of 2 results: its own may be of another --preset" in shown
+    assert "1 cells, 0 finished" in shown
+
+
+def test_a_report_loses_no_results(
+    results: Path, in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = in_folder / "runs" / "reproduce" / "report"
+    report.parent.mkdir(parents=True)
+    shutil.copytree(results, report)
+    capsys.readouterr()
+    for number in ("", "-1"):  # a report of nothing, twice
+        shutil.copy(results / FILE, report / FILE)
+        assert run([*WORDS, "--report"]) == 0
+        copy = report / f"earlier-{Path(FILE).stem}{number}.json"
+        assert f"written  {copy.relative_to(in_folder)}" in capsys.readouterr().out
+        assert copy.read_text() == (results / FILE).read_text()
+    assert rows(report / FILE) == {}
+    assert run([*WORDS, *FEW, "--report", "--known", "results"]) == 0
+    assert "earlier-" not in capsys.readouterr().out  # nothing was there to lose
+
+
+def test_without_runs_there_are_no_curves(
+    tiny: None, in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["reproduce", "figure2", "--dataset", "glyphs", "--report"]) == 0
+    assert "there are no runs of figure2 to draw it from" in capsys.readouterr().out
+    assert not list(in_folder.rglob("*-curves.json"))
+
+
 def test_mistakes_are_one_line(
     results: Path, in_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -183,6 +183,53 @@ def test_damaged_or_missing_results_are_one_line(tmp_path: Path) -> None:
             load_outcomes(tmp_path / "bad.json")
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"correct": []},
+        {"correct": "abc"},
+        {"correct": [1.5]},
+        {"correct": [float("nan")]},
+        {"correct": [-1]},
+        {"correct": [10**6]},
+        {"questions": 0},
+        {"updates": [1]},
+        {"updates": 0},
+        {"seed": "x"},
+        {"seconds_per_update": "x"},
+        {"seconds_with_evaluation": None},
+        {"random_share": "x"},
+        {"random_share": float("nan")},
+        {"weights_of_update": "x"},
+    ],
+)
+def test_impossible_results_are_one_line(values: dict[str, object], tmp_path: Path) -> None:
+    found, outcomes = ablation()
+    file = tmp_path / "bad.json"
+    save_outcomes(file, "table5", found, outcomes, [])
+    content = json.loads(file.read_text())
+    content["rows"][0] |= values
+    file.write_text(json.dumps(content))
+    with pytest.raises(DertsError, match=r"bad\.json is not a result file.*impossible values"):
+        load_outcomes(file)
+    content["rows"] = []
+    file.write_text(json.dumps(content | {"notes": 7}))
+    with pytest.raises(DertsError, match=r"bad\.json is not a result file"):
+        load_outcomes(file)
+
+
+def test_other_shapes_of_results_are_one_line(tmp_path: Path) -> None:
+    found, outcomes = ablation()
+    file = tmp_path / "bad.json"
+    save_outcomes(file, "table5", found, outcomes, [])
+    content = json.loads(file.read_text())
+    content["makers"] = {key: {"code": 5, "machine": 7} for key in content["makers"]}
+    for text in (json.dumps(content), "[" * 200_000):
+        file.write_text(text)
+        with pytest.raises(DertsError, match=r"bad\.json is not a result file"):
+            load_outcomes(file)
+
+
 def test_files_of_different_scales_do_not_meet() -> None:
     data, glyphs = parse_datasets(["mini=m"]), parse_datasets(["glyphs"])
     scales = [Scale(data), Scale(data, 0.25), Scale(glyphs), Scale(data, presets=("derts",))]
@@ -221,17 +268,19 @@ def test_a_report_says_how_often_there_was_nothing_to_choose(tmp_path: Path) -> 
     key = next(key for key in outcomes if key[0].strategy == "derts")
     shares = dict(enumerate((1.0, 0.5, 0.0)))
     outcomes[key] = {
-        seed: replace(one, random_rounds=shares[seed]) for seed, one in outcomes[key].items()
+        seed: replace(one, random_share=shares[seed]) for seed, one in outcomes[key].items()
     }
-    always = replace(outcome(1, 60), random_rounds=0.0, config={"strategy": {"selects": "always"}})
+    always = replace(outcome(1, 60), random_share=0.0, config={"strategy": {"selects": "always"}})
     outcomes[next(key for key in outcomes if key[0].strategy == "paper")] = {1: always}
-    said = "In 50% of its rounds derts found nothing to mend"
+    said = "In 50% of its updates after the warm-up derts had found nothing to mend"
     assert any(said in note for note in make_report("table5", "title", found, outcomes, []).notes)
     save_outcomes(tmp_path / "file.json", "table5", found, outcomes, [])
     _, again, _ = load_outcomes(tmp_path / "file.json")
-    assert {seed: one.random_rounds for seed, one in again[key].items()} == shares
-    none = {key: {seed: replace(one, random_rounds=0.0) for seed, one in outcomes[key].items()}}
-    assert not any("rounds" in note for note in make_report("table5", "", found, none, []).notes)
+    assert {seed: one.random_share for seed, one in again[key].items()} == shares
+    none = {key: {seed: replace(one, random_share=0.0) for seed, one in outcomes[key].items()}}
+    assert not any(
+        "nothing to mend" in note for note in make_report("table5", "", found, none, []).notes
+    )
 
 
 @pytest.mark.parametrize(

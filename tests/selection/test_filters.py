@@ -103,6 +103,25 @@ def test_an_upper_mode_below_random_labels_is_dropped_all_the_same() -> None:
     assert max(mistakes(split.drop, noisy)) < 0.03
 
 
+def test_an_upper_mode_of_rare_classes_is_hard_and_not_noisy() -> None:
+    scores, upper, reference = mixture(0.2, 6.0, 1.0)
+    random = torch.Generator().manual_seed(0)
+
+    def drawn(count: int, first: int) -> torch.Tensor:
+        orders = torch.rand(len(scores), count, generator=random).argsort(1)
+        return first + orders[:, :5]
+
+    rare = torch.where(upper[:, None], drawn(40, 6), drawn(6, 0))
+    far = reference + 6.0  # what random labels score
+    assert not find_noisy(scores, reference=far, classes=rare).drop.any()
+    assert not find_noisy(scores, classes=rare).drop.any()
+    without = find_noisy(scores, reference=far).drop
+    assert max(mistakes(without, upper)) < 0.03
+    # of the same classes as all others: noise; and what scores like random labels is, whatever
+    assert torch.equal(find_noisy(scores, reference=far, classes=drawn(46, 0)).drop, without)
+    assert find_noisy(scores, reference=reference, classes=rare).drop.any()
+
+
 def test_multiple_of_the_mean_drops_from_the_threshold_on() -> None:
     split = find_noisy(torch.tensor([1.0, 2.0, 3.0, 2.0]), "multiple", 1.5)
     assert split.threshold == 3.0

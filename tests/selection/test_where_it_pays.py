@@ -22,7 +22,7 @@ from derts.config_file import apply_presets
 from derts.data import ImageTable
 from derts.data.streamed import StreamedTable
 from derts.report.page import make_report
-from derts.runs import count_rounds
+from derts.runs import updates_at_random
 from derts.selection.evenness import EVEN, evenness
 from derts.selection.strategy import Context, MetaBatch
 from derts.tasks import TaskPool, TaskSampler, generator
@@ -186,7 +186,7 @@ def test_looks_grow_rare_on_even_pools_and_frequent_again_on_others(letters: Tab
     _, rounds = trained(config, letters, noisy_once)
     looks = [(event["update"], event.get("random", 0)) for event in rounds]
     assert looks == [(3, 1), (5, 2), (9, 4), (17, 0), (19, 1), (21, 2), (25, 4)]
-    assert count_rounds(rounds) == (14, 15)
+    assert updates_at_random(rounds, 32) == (27, 29)
 
 
 def test_a_bank_of_features_is_looked_at_in_every_round(letters: Tables) -> None:
@@ -194,6 +194,19 @@ def test_a_bank_of_features_is_looked_at_in_every_round(letters: Tables) -> None
     assert [(event["update"], event["random"]) for event in rounds] == [
         (3, 1), (6, 1), (9, 1), (12, 1),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "values", [{"random_batches": -1}, {"random_batches": 10**9}, {"random_batches": 1.5},
+               {"even_pools": -1}, {"even_pools": "x"}, {"even_pools": 99}],
+)  # fmt: skip
+def test_an_impossible_state_is_refused(values: dict[str, Any], letters: Tables) -> None:
+    trainer = Trainer(CLEAN, letters)
+    trainer.train(until=8)
+    state = trainer.strategy.state_dict()
+    trainer.strategy.load_state_dict(state)
+    with pytest.raises(ValueError, match="impossible"):
+        trainer.strategy.load_state_dict(state | values)
 
 
 def test_a_state_from_before_there_were_such_rounds_is_resumed(letters: Tables) -> None:
@@ -241,7 +254,7 @@ def test_a_run_folder_tells_what_a_round_was(tmp_path: Path) -> None:
     events = (tmp_path / "run" / "events.jsonl").read_text()
     assert '"random": 2' in events
     page = make_report([tmp_path / "run"]).page
-    assert "round trained on random tasks, none preferred" in page
+    assert "random tasks were trained on until the next look at a pool, none" in page
     assert "Some of the pool" in page
     assert "none preferred</span>" in page
 
@@ -256,7 +269,7 @@ def test_a_whole_pool_that_was_selected_is_no_round_of_random_tasks(tmp_path: Pa
 @pytest.mark.parametrize(
     ("selects", "told"),
     [
-        ("where-it-pays", "derts, 3 of 3 rounds on random tasks: nothing to gain by a choice\n"),
+        ("where-it-pays", "derts, 9 of 9 updates on random tasks: nothing to gain by a choice\n"),
         ("always", "derts\n"),
     ],
 )

@@ -98,6 +98,8 @@ def reproduce(arguments: Sequence[str]) -> None:
     experiment = Experiment.make(
         names, options.only, range(options.seeds), scale, options.out, options.known
     )
+    if options.known is not None:
+        print(experiment.told_of_known())
     for name in names:
         if name not in experiment.names:
             print(f"{name}: --only leaves none of its cells")

@@ -109,12 +109,12 @@ def _strategy(config: TrainConfig, run: Run) -> str:
     name, warmup = config.strategy.name, config.strategy.warmup
     if name != "random" and warmup >= config.updates:
         return f"{name}, which never began: --strategy.warmup is {warmup}"
-    from derts.runs import count_rounds
+    from derts.runs import updates_at_random
 
-    random, rounds = count_rounds(run.events())
+    random, updates = updates_at_random(run.events(), config.updates)
     if not random:
         return name
-    return f"{name}, {random} of {rounds} rounds on random tasks: nothing to gain by a choice"
+    return f"{name}, {random} of {updates} updates on random tasks: nothing to gain by a choice"
 
 
 def default_name(config: TrainConfig) -> str:

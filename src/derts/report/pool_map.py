@@ -27,8 +27,8 @@ KINDS = (
 )
 
 RANDOM = (
-    "Nothing in this pool was mended or dropped, and few of its tasks repeat each other: so the "
-    "round trained on random tasks, none preferred."
+    "Nothing in this pool was mended or dropped, and few of its tasks repeat each other: so "
+    "random tasks were trained on until the next look at a pool, none preferred."
 )
 
 

@@ -56,9 +56,8 @@ def collect(
         for (setting, seed), job in jobs.items():
             if setting != cell.setting:
                 continue
-            update = point(job.config, cell.fraction)
-            file = point_file(job.folder, update)
-            outcome = _read(file, job) if file.is_file() else known.of(job, update)
+            file = point_file(job.folder, point(job.config, cell.fraction))
+            outcome = _read(file, job) if file.is_file() else known.of(cell, job)
             if outcome is not None:
                 outcomes.setdefault((setting, cell.fraction), {})[seed] = outcome
     return outcomes
@@ -80,7 +79,7 @@ def _read(file: Path, job: Job) -> Outcome:
             {**result["config"], "data": job.folder.parent.name},
             result["code"],
             result.get("weights_of_update"),
-            result.get("random_rounds"),
+            result.get("random_share", result.get("random_rounds")),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DertsError(

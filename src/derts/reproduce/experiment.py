@@ -9,9 +9,15 @@ from pathlib import Path
 from derts.errors import DertsError
 from derts.reproduce.collecting import collect, measured_jobs
 from derts.reproduce.figures import DRAWN, draw_figures
-from derts.reproduce.job import Folders, Job, make_jobs, to_run
+from derts.reproduce.job import Folders, Job, make_jobs, point, point_file, to_run
 from derts.reproduce.known import Known
-from derts.reproduce.outcomes import Outcomes, load_outcomes, result_file, save_outcomes
+from derts.reproduce.outcomes import (
+    Outcomes,
+    keep_what_is_lost,
+    load_outcomes,
+    result_file,
+    save_outcomes,
+)
 from derts.reproduce.planning import Planned, Speeds, plan
 from derts.reproduce.recipe import Cell, Setting, cells, keep_only, read_recipe, with_references
 from derts.reproduce.report import Report, as_html, make_report, markdown, print_report
@@ -66,13 +72,32 @@ class Experiment:
                 f"no data for these cells: add {words} (stores that derts data prepare wrote), or "
                 "--dataset glyphs for a small run on built-in data"
             )
-        return [job for job in to_run(have) if not self.is_known(job, job.until)]
+        held: dict[Path, list[bool]] = {}
+        for cell in self.cells:
+            for (setting, _), job in have.items():
+                if setting == cell.setting:
+                    update = point(job.config, cell.fraction)
+                    there = point_file(job.folder, update).exists()
+                    held.setdefault(job.folder, []).append(there or self.is_known(cell, job))
+        return [job for job in to_run(have) if not all(held[job.folder])]
 
-    def is_known(self, job: Job, update: int) -> bool:
-        """Whether a result file tells what a run would, which is never so of what is drawn."""
-        if any(cell.table in DRAWN and cell.setting == job.setting for cell in self.cells):
-            return False
-        return self.known.of(job, update) is not None
+    def is_known(self, cell: Cell, job: Job) -> bool:
+        """Whether a result file tells what a cell needs of a run: never pictures."""
+        return cell.table not in DRAWN and self.known.of(cell, job) is not None
+
+    def told_of_known(self) -> str:
+        """How much of what is asked for result files tell."""
+        wanted = [
+            (cell, job)
+            for cell in self.cells
+            for (setting, _), job in self.jobs.items()
+            if setting == cell.setting
+        ]
+        found = sum(self.is_known(cell, job) for cell, job in wanted)
+        text = f"--known has {found} of {len(wanted)} results"
+        if found:
+            return text
+        return f"{text}: its own may be of another --preset, --updates-scale, --dataset or recipe"
 
     def measured(self) -> tuple[dict[tuple[Setting, int], Job], Outcomes]:
         """The runs of the named tables and of random sampling beside them, and what they hold."""
@@ -105,6 +130,7 @@ class Experiment:
             asked = [cell for cell in self.cells if cell.table == name]
             file = result_file(folder, name, self.scale)
             if results is None:
+                written += keep_what_is_lost(file, held)
                 save_outcomes(file, name, with_references(cells(name)), held, self.scale.notes())
                 written.append(file)
                 whole = file

@@ -27,10 +27,13 @@ def draw_figures(
             found = load_curves(beside(source, "-curves.json"))
         else:
             found = collect_curves(jobs)
+        if not found:
+            print(f"no {picture.name}: there are no runs of figure2 to draw it from")
+            return []
+        if source is None:
             save_curves(found, curves)
-        if found:
-            draw_curves(found, picture)
-        return ([curves] if source is None else []) + ([picture] if found else [])
+        draw_curves(found, picture)
+        return [picture] if source is not None else [curves, picture]
     if name == "case-study" and source is None:
         from derts.reproduce.case_study import draw_case_studies
 

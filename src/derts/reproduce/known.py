@@ -6,8 +6,9 @@ from pathlib import Path
 
 from derts.config_file import with_values
 from derts.errors import DertsError
-from derts.reproduce.job import Job, identity
+from derts.reproduce.job import Job, identity, point
 from derts.reproduce.outcomes import Outcome, load_outcomes
+from derts.reproduce.recipe import Cell
 from derts.runs import AS_IT_WAS
 
 
@@ -44,10 +45,15 @@ class Known:
         self.seeds.add(outcome.seed)
         self.outcomes[key, outcome.updates] = outcome
 
-    def of(self, job: Job, update: int) -> Outcome | None:
-        """What is known of a run at an update."""
-        return self.outcomes.get((identity(job.config, job.folder.parent.name), update))
+    def of(self, cell: Cell, job: Job) -> Outcome | None:
+        """What is known of a run for a cell; no times, which are those of another machine."""
+        if cell.metric != "accuracy":
+            return None
+        return self._at(job, point(job.config, cell.fraction))
 
     def any_of(self, job: Job) -> bool:
         """Whether anything is known of a run."""
-        return any(self.of(job, update) is not None for update in (*job.points, job.until))
+        return any(self._at(job, update) is not None for update in (*job.points, job.until))
+
+    def _at(self, job: Job, update: int) -> Outcome | None:
+        return self.outcomes.get((identity(job.config, job.folder.parent.name), update))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,8 +32,8 @@ class Outcome:
     code: Mapping[str, str] = field(default_factory=dict)
     chosen_update: int | None = None
     """Where the weights are not the last ones: the update they are of."""
-    random_rounds: float | None = None
-    """Share of the rounds in which a choice could gain nothing and random tasks were trained on."""
+    random_share: float | None = None
+    """Share of the updates after the warm-up in which there was nothing to choose."""
 
     @property
     def weights_of_update(self) -> int:
@@ -108,7 +110,7 @@ def save_outcomes(
                     "seconds_per_update": outcome.seconds_per_update,
                     "seconds_with_evaluation": round(outcome.seconds, 6),
                     "questions": outcome.questions,
-                    **_told("random_rounds", outcome.random_rounds),
+                    **_told("random_share", outcome.random_share),
                     "correct": list(outcome.correct),
                 }
             )
@@ -129,6 +131,24 @@ def _share(kept: dict[str, Any], value: dict[str, Any]) -> str:
     return digest
 
 
+def keep_what_is_lost(file: Path, outcomes: Outcomes) -> list[Path]:
+    """Before a result file is written anew: a copy, if it has results that the new one has not.
+
+    They may be the only trace of runs that are gone, or of an earlier recipe.
+    """
+    try:
+        old = load_outcomes(file)[1]
+    except DertsError:
+        return []  # not there, or damaged
+    if all(seeds.keys() <= outcomes.get(key, {}).keys() for key, seeds in old.items()):
+        return []
+    numbers = (f"-{number}" if number else "" for number in itertools.count())
+    names = (file.with_name(f"earlier-{file.stem}{number}.json") for number in numbers)
+    copy = next(name for name in names if not name.exists())
+    write_atomically(copy, file.read_bytes())
+    return [copy]
+
+
 def load_outcomes(path: Path) -> tuple[str, Outcomes, list[str]]:
     """What `save_outcomes` wrote: the table's name, its outcomes and notes."""
     outcomes: Outcomes = {}
@@ -141,28 +161,36 @@ def load_outcomes(path: Path) -> tuple[str, Outcomes, list[str]]:
         for row in content["rows"]:
             cell = cell_of.get(row["cell"])
             if cell is not None:  # else of a recipe that has changed since
-                maker = content["makers"][row["maker"]]
                 config = {**content["configs"][row["config"]], "seed": row["seed"]}
-                outcomes.setdefault((cell.setting, cell.fraction), {})[row["seed"]] = Outcome(
-                    row["seed"],
-                    row["updates"],
-                    tuple(row["correct"]),
-                    row["questions"],
-                    row["seconds_per_update"],
-                    row["seconds_with_evaluation"],
-                    maker["machine"],
-                    config,
-                    maker["code"],
-                    row.get("weights_of_update"),
-                    row.get("random_rounds"),
-                )
+                outcome = _outcome(row, config, content["makers"][row["maker"]])
+                outcomes.setdefault((cell.setting, cell.fraction), {})[row["seed"]] = outcome
         return name, outcomes, [str(note) for note in content["notes"]]
     except FileNotFoundError:
         raise DertsError(
             f"no results at {path}: run derts reproduce first, or leave out --from"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DertsError(
             f"{path} is not a result file of derts reproduce, or is damaged "
             f"({type(error).__name__}: {error}): write it again"
         ) from None
+
+
+def _outcome(row: dict[str, Any], config: dict[str, Any], maker: dict[str, Any]) -> Outcome:
+    """A row of a file; a ValueError where it cannot be one."""
+    correct, questions = row["correct"], row["questions"]
+    seconds, each = row["seconds_with_evaluation"], row["seconds_per_update"]
+    share = row.get("random_share", row.get("random_rounds"))
+    chosen = row.get("weights_of_update")
+    whole = [row["seed"], row["updates"], questions, *([] if chosen is None else [chosen])]
+    real = [seconds, *(value for value in (each, share) if value is not None)]
+    sound = isinstance(correct, list) and all(type(number) is int for number in whole)
+    sound = sound and min(row["updates"], questions, len(correct)) > 0
+    sound = sound and all(type(right) is int and 0 <= right <= questions for right in correct)
+    sound = sound and all(type(value) in (int, float) and 0 <= value < math.inf for value in real)
+    if not sound or not all(isinstance(maker[of], dict) for of in ("code", "machine")):
+        raise ValueError(f"the row of {row['cell']!r} has impossible values")
+    return Outcome(
+        row["seed"], row["updates"], tuple(correct), questions, each, seconds,
+        maker["machine"], config, maker["code"], chosen, share,
+    )  # fmt: skip

@@ -75,7 +75,7 @@ def plan(
     jobs: Mapping[tuple[Setting, int], Job],
     speeds: Speeds,
     data: Mapping[str, str],
-    is_known: Callable[[Job, int], bool] = lambda job, update: False,
+    is_known: Callable[[Cell, Job], bool] = lambda cell, job: False,
 ) -> list[Planned]:
     """Every cell with what it still needs.
 
@@ -91,7 +91,7 @@ def plan(
                 continue
             seeds += 1
             updates = point(job.config, cell.fraction)
-            if point_file(job.folder, updates).is_file() or is_known(job, updates):
+            if point_file(job.folder, updates).is_file() or is_known(cell, job):
                 continue
             todo += 1
             seconds, measured = speeds.of(job)

@@ -63,16 +63,16 @@ def _turned(found: Sequence[Cell], outcomes: Outcomes) -> list[str]:
     ]
 
 
-def _random_rounds(made: Sequence[Outcome]) -> list[str]:
+def _nothing_to_choose(made: Sequence[Outcome]) -> list[str]:
     """How often a strategy had nothing to choose."""
     free = [one for one in made if one.config.get("strategy", {}).get("selects") != "always"]
-    shares = [one.random_rounds for one in free if one.random_rounds is not None]
+    shares = [one.random_share for one in free if one.random_share is not None]
     if not any(shares):
         return []
     mean = 100 * sum(shares) / len(shares)
     return [
-        f"In {mean:.0f}% of its rounds derts found nothing to mend, to drop or to stand for, and "
-        "trained on the tasks of random sampling."
+        f"In {mean:.0f}% of its updates after the warm-up derts had found nothing to mend, to drop "
+        "or to stand for, and trained on the tasks of random sampling."
     ]
 
 
@@ -113,7 +113,7 @@ def make_report(
     said += [JUDGED_BY_BEST] if any(one.judged_by_best for one in made) else []
     said += [_seen_anew(ways) for ways in sorted({one.seen_anew for one in made}) if ways]
     said += _turned(found, outcomes)
-    said += _random_rounds(made)
+    said += _nothing_to_choose(made)
     said += notes
     said += [f"Measured on: {', '.join(sorted(makers))}."] if makers else []
     said += [f"{missing} of {len(rows)} cells were not run."] if missing else []

@@ -18,7 +18,7 @@ from derts.data.table import ImageTable
 from derts.errors import DISK_FULL, DertsError
 from derts.progress import Advance
 from derts.reproduce.job import Job, point_file
-from derts.runs import LOCK, Run, count_rounds, write_atomically
+from derts.runs import LOCK, Run, updates_at_random, write_atomically
 from derts.training.bad_numbers import BadNumbersError
 from derts.training.checkpoint import (
     checkpoint_files,
@@ -203,9 +203,9 @@ def _measure(job: Job, trainer: Trainer, run: Run) -> None:
     evaluation = trainer.judge(job.config.evaluation.split)
     result = make_result(trainer, evaluation)
     result["seconds_per_update"] = seconds_per_update(run.events(), job.config.strategy.warmup)
-    random, rounds = count_rounds(run.events())
-    if rounds:
-        result["random_rounds"] = random / rounds
+    random, updates = updates_at_random(run.events(), trainer.update)
+    if updates:
+        result["random_share"] = random / updates
     if trainer.update == job.config.updates:
         run.write_result(result)
     run.write_result(result, point.name)

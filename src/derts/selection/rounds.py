@@ -147,6 +147,9 @@ class PoolTasks(Strategy):
     def _check_state(self, state: State) -> None:
         batches, pool = state["batches"], self.config.pool
         sound = 0 <= state["position"] <= len(batches) and state["round"] >= bool(batches)
+        rest, even = state.get("random_batches", 0), state.get("even_pools", 0)
+        sound = sound and all(type(count) is int and count >= 0 for count in (rest, even))
+        sound = sound and rest <= LONGEST_REST * pool and even <= state["round"]
         if batches and sound:
             indices = torch.cat(list(batches))
             sound = len(state["weights"]) == pool and int(indices.min()) >= 0
