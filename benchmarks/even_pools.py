@@ -57,7 +57,7 @@ def of_pool(trainer: Trainer, draw: Draw, number: int) -> float:
     pool = draw(LOOKED_AT, "pool", number)
     found = estimate_pool(trainer.learner, trainer.images, pool, (settings.estimate,))
     rows = found.gradients[settings.estimate]
-    return evenness(rows, settings.ratio, generator((trainer.config.seed, "even", number)))
+    return evenness(rows, generator((trainer.config.seed, "even", number)))
 
 
 def follow(config: TrainConfig, tables: dict[str, ImageTable], kind: str) -> dict[int, list[float]]:

@@ -1,4 +1,4 @@
-r"""Does facility location pay where most tasks repeat each other? Glyphs, validation characters.
+r"""Does a choice of tasks pay where most repeat each other? Glyphs, validation characters.
 
     python benchmarks/redundant_pools.py --seeds 0 1 2 3 4 5 --out results/redundant-pools-cpu.json
     python benchmarks/redundant_pools.py --seeds 0 1 2 3 4 5 --learner anil \
@@ -6,8 +6,8 @@ r"""Does facility location pay where most tasks repeat each other? Glyphs, valid
 
 Nine in ten tasks are of six common characters, the rest of all: clean, but redundant. Validation
 tasks are of characters never trained on, so that it is the rare tasks that teach most. Should pools
-like these not be what facility location is for, nothing is. The demo's settings otherwise; one
-line per run.
+like these not be what facility location is for, nothing is; `derts` sees that classes are used
+unevenly and chooses by them. The demo's settings otherwise; one line per run.
 """
 
 from __future__ import annotations
@@ -38,8 +38,13 @@ CLEAN: Values = {
 VARIANTS: dict[str, Values] = {
     "random": {"name": "random"},
     "derts": {"name": "derts"},
-    "derts, no weights": {"name": "derts", "weights": "none"},
-    "derts, no weights, a tenth": {"name": "derts", "weights": "none", "ratio": 0.1},
+    "facility location": {"name": "derts", "selects": "always"},
+    "facility location, a tenth, no weights": {
+        "name": "derts",
+        "selects": "always",
+        "weights": "none",
+        "ratio": 0.1,
+    },
     "hardest": {"name": "hardest"},
     "random, every task as likely": {"name": "random"},
 }

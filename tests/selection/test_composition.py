@@ -3,7 +3,12 @@
 import pytest
 import torch
 
-from derts.selection.composition import classes_are_uneven, classes_explain
+from derts.selection.composition import (
+    balance_classes,
+    balanced_size,
+    classes_are_uneven,
+    classes_explain,
+)
 
 
 def drawn(tasks: int, way: int, count: int, seed: int, first: int = 0) -> torch.Tensor:
@@ -47,3 +52,26 @@ def test_a_class_that_is_missing_explains_as_well() -> None:
 def test_classes_that_are_a_little_more_frequent_are_not_uneven() -> None:
     classes = torch.cat((drawn(20_000, 5, 64, 0), drawn(2_000, 5, 32, 1)))
     assert not classes_are_uneven(classes)
+
+
+def test_a_balanced_choice_uses_classes_evenly_and_no_task_twice() -> None:
+    classes = torch.cat((drawn(720, 5, 6, 0), drawn(80, 5, 60, 1)))
+    size = balanced_size(classes)
+    assert 60 < size < 120
+    chosen = balance_classes(classes, size, torch.Generator().manual_seed(3))
+    assert len(chosen.unique()) == size
+    counts = torch.bincount(classes.flatten(), minlength=60)
+    after = torch.bincount(classes[chosen].flatten(), minlength=60)
+    assert int(counts.max()) > 500
+    assert int(after.max()) < 20
+    assert int((after > 0).sum()) == int((counts > 0).sum())  # each class once or more
+    assert not classes_are_uneven(classes[chosen])
+    again = balance_classes(classes, size, torch.Generator().manual_seed(3))
+    assert torch.equal(chosen, again)
+    every = balance_classes(classes, len(classes), torch.Generator().manual_seed(3))
+    assert len(every.unique()) == len(classes)
+
+
+def test_even_classes_are_balanced_by_all_tasks() -> None:
+    classes = drawn(3200, 5, 64, 0)
+    assert balanced_size(classes) == pytest.approx(3200, rel=0.05)

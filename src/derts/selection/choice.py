@@ -12,6 +12,7 @@ from derts.config import StrategyConfig
 from derts.distributed import Group
 from derts.errors import DertsError
 from derts.gradients import PoolEstimate
+from derts.selection.composition import balance_classes, balanced_size, classes_are_uneven
 from derts.selection.filters import NoiseSplit, find_noisy
 from derts.selection.weights import scale_to_mean_one
 from derts.tasks.randomness import generator
@@ -68,6 +69,7 @@ class Choice:
     objective  Σ of distances to the nearest selected task (None: uniform choice)
     not_finite how many tasks were left out because their numbers overflowed
     random     so many rounds of as many random tasks are trained on instead
+    balanced   whether the tasks were chosen so that classes are used evenly
     """
 
     selected: torch.Tensor
@@ -78,6 +80,7 @@ class Choice:
     objective: float | None = None
     not_finite: int = 0
     random: int = 0
+    balanced: bool = False
 
     def given_up(self, rounds: int) -> Choice:
         """The same for the record of rounds that train on random tasks: none is preferred."""
@@ -104,6 +107,7 @@ class Choice:
             "largest_weight": round(float(weights.max()), 4),
             "effective_tasks": round(effective, 2),
             **({"random": self.random} if self.random else {}),
+            **({"balanced": True} if self.balanced else {}),
         }
 
 
@@ -130,6 +134,10 @@ def choose(
     if not len(candidates):
         raise DertsError(_nothing_left(config, estimate, split))
     count = max(1, min(len(candidates), round(config.ratio * len(gradients))))
+    balanced = _to_be_balanced(config, classes)
+    if balanced and classes is not None:
+        pick = _pick_balanced
+        count = min(count, max(meta_batch, balanced_size(classes[candidates])))
     groups = [candidates]
     sizes = [count]
     if config.batching == "coreset":
@@ -166,7 +174,22 @@ def choose(
         None if config.drop_score == "none" else split.threshold,
         sum(objectives) if objectives else None,
         int((~usable).sum()),
+        balanced=balanced,
     )
+
+
+def _to_be_balanced(config: StrategyConfig, classes: torch.Tensor | None) -> bool:
+    """Whether it pays to choose by classes: some are in many more tasks than others."""
+    asked_to = _may_choose_freely(config)
+    return asked_to and classes is not None and classes_are_uneven(classes.cpu())
+
+
+def _pick_balanced(candidates: Candidates) -> Picked:
+    """Tasks whose classes are used about evenly, each with the same weight."""
+    assert candidates.classes is not None
+    classes = candidates.classes.cpu()[candidates.indices]
+    chosen = balance_classes(classes, candidates.count, generator(candidates.seed))
+    return Picked(candidates.indices[chosen], torch.ones(len(chosen)))
 
 
 def _noisy(
@@ -192,10 +215,14 @@ def may_be_given_up(config: StrategyConfig, choice: Choice) -> bool:
 
     Not where labels are doubted or tasks left out, and not for choices that are meant to differ.
     """
+    left_out = bool(choice.drop.any()) or choice.not_finite > 0 or choice.balanced
+    return _may_choose_freely(config) and config.doubt != "posterior" and not left_out
+
+
+def _may_choose_freely(config: StrategyConfig) -> bool:
+    """Whether it is left to derts where and how to select."""
     stands_for_the_pool = config.name == "derts" and config.engine in FACILITY_LOCATION
-    asked_to = config.selects == "where-it-pays" and config.doubt != "posterior"
-    left_out = bool(choice.drop.any()) or choice.not_finite > 0
-    return stands_for_the_pool and asked_to and not left_out
+    return stands_for_the_pool and config.selects == "where-it-pays"
 
 
 def estimates_of(config: StrategyConfig) -> tuple[str, ...]:

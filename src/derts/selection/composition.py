@@ -30,6 +30,40 @@ def classes_are_uneven(classes: Tensor) -> bool:
     return spread > BY_CHANCE * by_chance and spread - by_chance > UNEVEN * mean**2
 
 
+def balanced_size(classes: Tensor) -> int:
+    """How many tasks have each class as often as the median class is in `classes` [N, way].
+
+    >>> balanced_size(torch.tensor([[0, 1]] * 8 + [[2, 3], [4, 5]]))
+    3
+    """
+    counts = classes.unique(return_counts=True)[1]
+    return int(counts.median()) * len(counts) // classes.shape[1]
+
+
+def balance_classes(classes: Tensor, count: int, random: torch.Generator) -> Tensor:
+    """`count` of the tasks with `classes` [N, way], so that each class is in about as many.
+
+    One after the other, always a task whose classes are in the fewest so far; int64 [count].
+
+    >>> few, all_of_them = torch.tensor([[0, 1]] * 9), torch.tensor([[2, 3], [4, 5], [0, 2]])
+    >>> random = torch.Generator().manual_seed(0)
+    >>> balance_classes(torch.cat((few, all_of_them)), 3, random).sort().values[1:]
+    tensor([ 9, 10])
+    """
+    occurring, ranks = classes.unique(return_inverse=True)
+    used = torch.zeros(len(occurring))
+    order = torch.randperm(len(classes), generator=random)
+    left = ranks[order]
+    taken = torch.zeros(len(classes))
+    chosen = []
+    for _ in range(count):
+        place = int((used[left].sum(1) + taken).argmin())
+        taken[place] = torch.inf
+        used[left[place]] += 1
+        chosen.append(place)
+    return order[torch.tensor(chosen, dtype=torch.long)]
+
+
 def classes_explain(which: Tensor, classes: Tensor) -> bool:
     """Whether tasks are among `which` (bool [N]) because of their classes [N, way].
 

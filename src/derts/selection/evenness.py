@@ -8,6 +8,7 @@ from torch import Tensor
 from derts.selection.facility_location import select
 
 LOOKED_AT = 256  # rows: a pool is in random order, so the first are a fair sample
+CHOSEN = 0.3  # of them: of a tenth it is harder to tell how even they are
 CHANCES = 8  # random choices, of which the mean counts
 LONGEST_REST = 4
 """Rounds of random tasks after which a pool is looked at again, at the latest."""
@@ -16,23 +17,22 @@ EVEN = 0.8
 nine in ten tasks are of a few classes (docs/research-log.md, `python benchmarks/even_pools.py`)."""
 
 
-def evenness(rows: Tensor, ratio: float, random: torch.Generator) -> float:
+def evenness(rows: Tensor, random: torch.Generator) -> float:
     """How much better than chance facility location covers rows [N, d], against an even cloud.
 
     To cover is to be near: Σ of distances from all rows to the nearest chosen one, over the same
-    for as many random ones. That is less than 1 for any rows, and depends on their dimension and
-    on the share `ratio` that is chosen; so it is divided by what it is for a Gaussian cloud of as
-    many rows with the same covariance. About 1: even. Near 0: most rows repeat each other, and a
-    random choice misses the others.
+    for as many random ones. That is less than 1 for any rows, and depends on their dimension; so
+    it is divided by what it is for a Gaussian cloud of as many rows with the same covariance.
+    About 1: even. Near 0: most rows repeat each other, and a random choice misses the others.
 
     >>> random = torch.Generator().manual_seed(0)
     >>> cloud = torch.randn(400, 5, generator=random)
     >>> heaps = torch.cat((cloud[:40], cloud[:3].repeat(120, 1)))
-    >>> f"{evenness(cloud, 0.3, random):.1f} {evenness(heaps, 0.3, random):.1f}"
+    >>> f"{evenness(cloud, random):.1f} {evenness(heaps, random):.1f}"
     '1.0 0.0'
     """
     some = rows.detach()[:LOOKED_AT].double().cpu()
-    count = max(1, round(ratio * len(some)))
+    count = max(1, round(CHOSEN * len(some)))
     centred = some - some.mean(0)
     mixing = torch.randn(len(some), len(some), generator=random, dtype=some.dtype)
     mixing /= len(some) ** 0.5

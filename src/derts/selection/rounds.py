@@ -21,7 +21,6 @@ from derts.selection.choice import (
     estimates_of,
     may_be_given_up,
 )
-from derts.selection.composition import classes_are_uneven
 from derts.selection.evenness import EVEN, LONGEST_REST, evenness
 from derts.selection.pool_drawer import VOTING, PoolDrawer
 from derts.selection.random import RandomTasks
@@ -185,10 +184,9 @@ class PoolTasks(Strategy):
                 config, estimate, context.meta_batch, seed, self.pick, context.group, pool.classes
             )
             even = None
-            alike = pool.classes is None or not classes_are_uneven(pool.classes)
-            if not drawn.mended and alike and may_be_given_up(config, choice):
+            if not drawn.mended and may_be_given_up(config, choice):
                 rows = estimate.gradients[config.estimate]
-                even = round(evenness(rows, config.ratio, generator((*seed, "even"))), 4)
+                even = round(evenness(rows, generator((*seed, "even"))), 4)
             given_up = even is not None and even >= EVEN
             decided = context.group.same((list(choice.batches), choice.weights, given_up))
             doubt = self._doubt(context, estimate, pool, choice)
