@@ -159,14 +159,16 @@ def clean_rows() -> Rows:
 
 def redundant_rows() -> Rows:
     """Pools in which most tasks repeat each other."""
-    found = Comparison(read("redundant-pools-cpu.json")["runs"])
-    rows: Rows = [("strategy", "accuracy", "− random", "of its training, rare tasks")]
-    for name in found.variants:
-        accuracy = str(over_seeds(list(found.accuracies(name).values())))
-        difference = "" if name == "random" else found.difference(name, "random").shown("+")
-        share = found.mean(name, lambda run: run["rare_share"])
-        assert share is not None
-        rows.append((name, accuracy, difference, f"{100 * share:.0f}%"))
+    rows: Rows = [("learner", "strategy", "accuracy", "− random", "of its training, rare tasks")]
+    files = {"protonet": "redundant-pools-cpu.json", "anil": "redundant-pools-anil-cpu.json"}
+    for learner, file in files.items():
+        found = Comparison(read(file)["runs"])
+        for name in found.variants:
+            accuracy = str(over_seeds(list(found.accuracies(name).values())))
+            difference = "" if name == "random" else found.difference(name, "random").shown("+")
+            share = found.mean(name, lambda run: run["rare_share"])
+            assert share is not None
+            rows.append((learner, name, accuracy, difference, f"{100 * share:.0f}%"))
     return rows
 
 

@@ -158,7 +158,8 @@ class StrategyConfig:
     """derts: drop noisy tasks before or after selecting."""
     selects: Literal["where-it-pays", "always"] = "where-it-pays"
     """derts: select from pools with labels to mend, tasks to drop or tasks that repeat each other,
-    and train on random ones otherwise; or select from every pool."""
+    balance classes that are in many more tasks than others, and train on random tasks otherwise;
+    or select from every pool."""
 
     def images_of(self, count: int) -> int:
         """How many of `count` images a pool is drawn from (0: all)."""

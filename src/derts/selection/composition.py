@@ -51,15 +51,15 @@ def balance_classes(classes: Tensor, count: int, random: torch.Generator) -> Ten
     tensor([ 9, 10])
     """
     occurring, ranks = classes.unique(return_inverse=True)
-    used = torch.zeros(len(occurring))
     order = torch.randperm(len(classes), generator=random)
-    left = ranks[order]
-    taken = torch.zeros(len(classes))
+    ranks = ranks[order]
+    has = torch.zeros(len(occurring), len(classes)).scatter_(0, ranks.T, 1.0)
+    used = torch.zeros(len(classes))  # how often the classes of each task are, together
     chosen = []
     for _ in range(count):
-        place = int((used[left].sum(1) + taken).argmin())
-        taken[place] = torch.inf
-        used[left[place]] += 1
+        place = int(used.argmin())
+        used += has[ranks[place]].sum(0)
+        used[place] = torch.inf
         chosen.append(place)
     return order[torch.tensor(chosen, dtype=torch.long)]
 
