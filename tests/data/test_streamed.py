@@ -9,10 +9,10 @@ from derts.config import (
     EvaluationConfig,
     HardwareConfig,
     ModelConfig,
-    StrategyConfig,
     TaskConfig,
     TrainConfig,
 )
+from derts.config_file import with_values
 from derts.data import ImageTable
 from derts.data.streamed import AHEAD, StreamedTable
 from derts.training import Trainer
@@ -45,7 +45,8 @@ def test_any_indices_come_out_right_expected_or_not(letters: Tables) -> None:
 def test_training_from_streamed_images_gives_the_same_weights_and_is_prefetched(
     strategy: str, letters: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = replace(SMALL, strategy=StrategyConfig(strategy, warmup=2, pool=20, ratio=0.6))  # type: ignore[arg-type]
+    rounds = {"warmup": 2, "pool": 20, "ratio": 0.6, "selects": "always", "drop_score": "none"}
+    config = with_values(SMALL, {"strategy": {"name": strategy, **rounds}}, "test")
     plain = Trainer(config, letters)
     plain.train()
     late = 0
