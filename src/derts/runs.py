@@ -39,10 +39,13 @@ def updates_at_random(events: Iterable[Event], until: int) -> tuple[int, int]:
     >>> updates_at_random(rounds, until=35)
     (20, 25)
     """
-    looks = [(event["update"], event) for event in events if event["event"] == "round"]
-    ends = [update for update, _ in looks[1:]] + [until]
-    random = [end - at for (at, look), end in zip(looks, ends, strict=False) if "random" in look]
-    return sum(random), until - looks[0][0] if looks else 0
+    looks = [event for event in events if event["event"] == "round"]
+    if not looks:
+        return 0, 0
+    ends = [*(look["update"] for look in looks[1:]), until]
+    spans = [end - look["update"] for look, end in zip(looks, ends, strict=True)]
+    random = [span for look, span in zip(looks, spans, strict=True) if "random" in look]
+    return sum(random), sum(spans)
 
 
 class Run:

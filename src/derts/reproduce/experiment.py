@@ -72,14 +72,22 @@ class Experiment:
                 f"no data for these cells: add {words} (stores that derts data prepare wrote), or "
                 "--dataset glyphs for a small run on built-in data"
             )
-        held: dict[Path, list[bool]] = {}
-        for cell in self.cells:
-            for (setting, _), job in have.items():
-                if setting == cell.setting:
-                    update = point(job.config, cell.fraction)
-                    there = point_file(job.folder, update).exists()
-                    held.setdefault(job.folder, []).append(there or self.is_known(cell, job))
-        return [job for job in to_run(have) if not all(held[job.folder])]
+        lacking = {
+            job.folder
+            for cell, job in self.wanted()
+            if not point_file(job.folder, point(job.config, cell.fraction)).exists()
+            and not self.is_known(cell, job)
+        }
+        return [job for job in to_run(have) if job.folder in lacking]
+
+    def wanted(self) -> list[tuple[Cell, Job]]:
+        """Every cell with each of the runs that it is the mean of."""
+        return [
+            (cell, job)
+            for cell in self.cells
+            for (setting, _), job in self.jobs.items()
+            if setting == cell.setting
+        ]
 
     def is_known(self, cell: Cell, job: Job) -> bool:
         """Whether a result file tells what a cell needs of a run: never pictures."""
@@ -87,12 +95,7 @@ class Experiment:
 
     def told_of_known(self) -> str:
         """How much of what is asked for result files tell."""
-        wanted = [
-            (cell, job)
-            for cell in self.cells
-            for (setting, _), job in self.jobs.items()
-            if setting == cell.setting
-        ]
+        wanted = self.wanted()
         found = sum(self.is_known(cell, job) for cell, job in wanted)
         text = f"--known has {found} of {len(wanted)} results"
         if found:

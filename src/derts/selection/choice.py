@@ -134,9 +134,9 @@ def choose(
     if not len(candidates):
         raise DertsError(_nothing_left(config, estimate, split))
     count = max(1, min(len(candidates), round(config.ratio * len(gradients))))
-    balanced = _to_be_balanced(config, classes)
-    if balanced and classes is not None:
-        pick = _pick_balanced
+    balanced = False
+    if classes is not None and _may_choose_freely(config) and classes_are_uneven(classes):
+        balanced, pick = True, _pick_balanced
         count = min(count, max(meta_batch, balanced_size(classes[candidates])))
     groups = [candidates]
     sizes = [count]
@@ -178,16 +178,10 @@ def choose(
     )
 
 
-def _to_be_balanced(config: StrategyConfig, classes: torch.Tensor | None) -> bool:
-    """Whether it pays to choose by classes: some are in many more tasks than others."""
-    asked_to = _may_choose_freely(config)
-    return asked_to and classes is not None and classes_are_uneven(classes.cpu())
-
-
 def _pick_balanced(candidates: Candidates) -> Picked:
     """Tasks whose classes are used about evenly, each with the same weight."""
     assert candidates.classes is not None
-    classes = candidates.classes.cpu()[candidates.indices]
+    classes = candidates.classes[candidates.indices]
     chosen = balance_classes(classes, candidates.count, generator(candidates.seed))
     return Picked(candidates.indices[chosen], torch.ones(len(chosen)))
 
