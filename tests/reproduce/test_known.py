@@ -154,6 +154,11 @@ def test_a_report_loses_no_results(
     assert rows(report / FILE) == {}
     assert run([*WORDS, *FEW, "--report", "--known", "results"]) == 0
     assert "earlier-" not in capsys.readouterr().out  # nothing was there to lose
+    content = json.loads((report / FILE).read_text())
+    content["rows"][0]["correct"][0] += 1 if content["rows"][0]["correct"][0] == 0 else -1
+    (report / FILE).write_text(json.dumps(content))  # as an earlier recipe may have it
+    assert run([*WORDS, *FEW, "--report", "--known", "results"]) == 0
+    assert f"earlier-{Path(FILE).stem}-2.json" in capsys.readouterr().out
 
 
 def test_without_runs_there_are_no_curves(

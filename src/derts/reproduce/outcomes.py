@@ -140,7 +140,9 @@ def keep_what_is_lost(file: Path, outcomes: Outcomes) -> list[Path]:
         old = load_outcomes(file)[1]
     except DertsError:
         return []  # not there, or damaged
-    if all(seeds.keys() <= outcomes.get(key, {}).keys() for key, seeds in old.items()):
+    new = {(key, seed): one for key, seeds in outcomes.items() for seed, one in seeds.items()}
+    before = {(key, seed): one for key, seeds in old.items() for seed, one in seeds.items()}
+    if all(run in new and new[run].correct == one.correct for run, one in before.items()):
         return []
     numbers = (f"-{number}" if number else "" for number in itertools.count())
     names = (file.with_name(f"earlier-{file.stem}{number}.json") for number in numbers)
