@@ -4,18 +4,18 @@ import importlib.util
 from pathlib import Path
 
 KERNELS = (
-    "distances",
-    "greedy",
-    "greedy_large",
-    "inner_products",
-    "norm_pool",
-    "pixel_conv",
-    "pixel_join",
-    "pixels",
-    "residual",
+    "facility_location/distance_kernel",
+    "facility_location/greedy_kernel",
+    "facility_location/greedy_large_kernel",
+    "kernels/inner_products",
+    "kernels/norm_pool",
+    "kernels/pixel_conv",
+    "kernels/pixel_join",
+    "kernels/pixels",
+    "kernels/residual",
 )
 collect_ignore = (
     []
     if importlib.util.find_spec("triton")
-    else [str(Path(__file__).parent / f"src/derts/kernels/{name}.py") for name in KERNELS]
+    else [str(Path(__file__).parent / f"src/derts/{name}.py") for name in KERNELS]
 )

@@ -19,7 +19,7 @@ from derts.config import LearnerConfig, TrainConfig
 from derts.config_file import apply_presets, with_values
 from derts.data import open_data
 from derts.evaluation import Evaluation
-from derts.runs import write_atomically
+from derts.files import write_atomically
 from derts.training import Trainer
 from derts.training.run import make_result
 

@@ -20,7 +20,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from update import images_of, our_update
 
-from derts.runs import code_version, machine
+from derts.provenance import code_version, machine
 
 GROUPS = {
     r"wgrad|init_device_workspace": "convolutions: gradients of weights",

@@ -26,7 +26,7 @@ from validation_curves import SEEN_ANEW
 from derts.config import TrainConfig
 from derts.config_file import Values, with_values
 from derts.data import open_data
-from derts.runs import code_version, machine
+from derts.provenance import code_version, machine
 from derts.selection.choice import Candidates, Picked
 from derts.selection.derts import pick_facilities
 from derts.selection.rounds import PoolTasks

@@ -18,7 +18,7 @@ from derts.commands.demo import CHARACTERS, IMAGES, SMALL
 from derts.comparison import Comparison, compare
 from derts.config_file import PRESETS, Values, apply_presets, with_values
 from derts.data import glyphs
-from derts.runs import code_version, machine
+from derts.provenance import code_version, machine
 from derts.training import Trainer
 from derts.training.run import Result
 

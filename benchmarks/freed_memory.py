@@ -22,7 +22,7 @@ from unittest import mock
 from derts.commands.demo import CHARACTERS, IMAGES, SMALL
 from derts.config_file import apply_presets, with_values
 from derts.data import glyphs
-from derts.runs import code_version, machine
+from derts.provenance import code_version, machine
 from derts.training import Trainer, hardware
 
 WARM_UP, UPDATES = 10, 30

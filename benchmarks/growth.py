@@ -26,8 +26,8 @@ import torch
 from derts.config import TrainConfig
 from derts.config_file import apply_presets, with_values
 from derts.data import ImageTable
-from derts.runs import code_version, machine
-from derts.selection.facility_location import select
+from derts.facility_location.selecting import select
+from derts.provenance import code_version, machine
 from derts.training import Trainer
 
 Row = dict[str, Any]

@@ -18,8 +18,8 @@ import torch
 
 import derts
 from derts.config_file import with_values
-from derts.inspection import FIRST, enough_tasks, look_at, rank_images
-from derts.runs import code_version, machine
+from derts.labels.inspection import FIRST, enough_tasks, look_at, rank_images
+from derts.provenance import code_version, machine
 from derts.tasks import TaskSampler, generator
 
 SETTINGS: dict[str, Any] = {

@@ -33,16 +33,16 @@ from torch import Tensor
 
 from derts.config_file import apply_presets, with_values
 from derts.data import ImageTable
-from derts.kernels import usable_on
-from derts.kernels.operations import FusedOperations, PlainOperations
-from derts.runs import code_version, machine
-from derts.selection.facility_device import (
+from derts.facility_location.device import (
     KERNEL_ROWS,
     DeviceDistances,
     greedy_without_waiting,
 )
-from derts.selection.facility_distances import Distances
-from derts.selection.facility_greedy import greedy as plain_greedy
+from derts.facility_location.distances import Distances
+from derts.facility_location.greedy import greedy as plain_greedy
+from derts.kernels import usable_on
+from derts.kernels.operations import FusedOperations, PlainOperations
+from derts.provenance import code_version, machine
 from derts.tasks import seen
 from derts.training import Trainer
 
@@ -170,7 +170,7 @@ def host_greedy(points: Tensor, k: int) -> tuple[Tensor, ...]:
 
 def pool_kernels() -> list[Row]:
     """Inner products and greedy selection of a pool of 3,200 tasks."""
-    from derts.kernels.greedy import greedy
+    from derts.facility_location.greedy_kernel import greedy
     from derts.kernels.inner_products import inner_products
 
     features, rows = random(38_400, 1600), torch.randint(0, 38_400, (3200, 100), device=DEVICE)

@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from derts.runs import Run
+from derts.training.run_folder import Run
 
 
 def curves(folder: Path) -> dict[str, Any]:

@@ -17,10 +17,11 @@ from pathlib import Path
 from derts.comparison import Comparison, compare
 from derts.config_file import PRESETS, Values, apply_presets, with_values
 from derts.data import open_data
-from derts.runs import Run, code_version, machine
+from derts.provenance import code_version, machine
 from derts.training import Trainer
 from derts.training.checkpoint import save_checkpoint
 from derts.training.run import Result
+from derts.training.run_folder import Run
 
 CLEAN: Values = {"tasks": {"noise": "none"}}
 

@@ -25,7 +25,7 @@ from derts.config import TrainConfig
 from derts.config_file import PRESETS, Values, apply_presets, with_values
 from derts.data import ImageTable, open_data
 from derts.errors import DertsError
-from derts.runs import code_version, machine
+from derts.provenance import code_version, machine
 from derts.training import Trainer
 
 STRATEGIES: dict[str, Values] = {

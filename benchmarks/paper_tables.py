@@ -10,16 +10,16 @@ from pathlib import Path
 from result_files import Rows
 
 from derts.config_file import as_values
-from derts.reproduce.curves import draw_curves, load_curves
-from derts.reproduce.experiment import read_report
-from derts.reproduce.figures import beside
-from derts.reproduce.job import make_config
-from derts.reproduce.outcomes import Outcome, Outcomes, load_outcomes
-from derts.reproduce.recipe import NAMES, Setting, cells
-from derts.reproduce.report import HEADING, LEGEND, OURS
-from derts.reproduce.scale import Scale
-from derts.runs import AS_IT_WAS
+from derts.paper.curves import draw_curves, load_curves
+from derts.paper.experiment import read_report
+from derts.paper.figures import beside
+from derts.paper.job import make_config
+from derts.paper.outcomes import Outcome, Outcomes, load_outcomes
+from derts.paper.recipe import NAMES, Setting, cells
+from derts.paper.report import HEADING, LEGEND, OURS
+from derts.paper.scale import Scale
 from derts.statistics import over_seeds, paired_difference
+from derts.training.run_folder import AS_IT_WAS
 
 Markdown = Callable[[Rows], str]
 STRATEGY = HEADING.index("strategy")

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from result_files import RESULTS, Rows
 
-from derts.reproduce.outcomes import Outcome, Outcomes, load_outcomes
-from derts.reproduce.recipe import Setting
+from derts.paper.outcomes import Outcome, Outcomes, load_outcomes
+from derts.paper.recipe import Setting
 from derts.statistics import Estimate, over_seeds, paired_difference
 
 BySeed = dict[int, Outcome]

@@ -22,7 +22,7 @@ from derts.commands.demo import CHARACTERS, IMAGES, SMALL
 from derts.config import TrainConfig
 from derts.config_file import Values, apply_presets, with_values
 from derts.data import ImageTable, glyphs
-from derts.runs import code_version, machine
+from derts.provenance import code_version, machine
 from derts.selection.strategy import Context, MetaBatch
 from derts.tasks import TaskPool, TaskSampler, generator
 from derts.training import Trainer

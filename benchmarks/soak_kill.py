@@ -17,8 +17,10 @@ from typing import Any
 
 import torch
 
-from derts.runs import Run, code_version, machine, write_atomically
+from derts.files import write_atomically
+from derts.provenance import code_version, machine
 from derts.training.checkpoint import checkpoint_files, load_checkpoint
+from derts.training.run_folder import Run
 
 HOST = Path(__file__).parents[1] / "tests" / "training" / "kill_host.py"
 SEEDS, KILLS = range(5), 20

@@ -23,7 +23,8 @@ import tyro
 
 from derts.config import EvaluationConfig, ModelConfig, StrategyConfig, TaskConfig, TrainConfig
 from derts.data import glyphs
-from derts.runs import code_version, machine, write_atomically
+from derts.files import write_atomically
+from derts.provenance import code_version, machine
 from derts.training import train
 from derts.training.checkpoint import save_checkpoint
 

@@ -21,7 +21,7 @@ from derts.commands.demo import CHARACTERS, IMAGES, SMALL
 from derts.config_file import apply_presets, with_values
 from derts.data import glyphs
 from derts.diagnosis import diagnose
-from derts.runs import code_version, machine
+from derts.provenance import code_version, machine
 from derts.training import Trainer
 
 BANK = {

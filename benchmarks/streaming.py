@@ -18,8 +18,9 @@ import tyro
 
 from derts.config import HardwareConfig, ModelConfig, TaskConfig, TrainConfig
 from derts.data import ImageTable
-from derts.data.streamed import StreamedTable
-from derts.runs import code_version, machine, write_atomically
+from derts.data.streaming import StreamedTable
+from derts.files import write_atomically
+from derts.provenance import code_version, machine
 from derts.training import Trainer
 
 SIDE, CLASSES = 84, 64

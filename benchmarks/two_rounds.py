@@ -12,9 +12,10 @@ from pathlib import Path
 
 import torch
 
-from derts.runs import code_version, machine, write_atomically
-from derts.selection.facility_location import select
-from derts.selection.two_rounds import select_two_rounds
+from derts.facility_location.selecting import select
+from derts.facility_location.two_rounds import select_two_rounds
+from derts.files import write_atomically
+from derts.provenance import code_version, machine
 from derts.tasks.randomness import generator
 
 ROWS, DIMENSIONS, K, SHARES = 100_000, 5, 1000, 4

@@ -26,7 +26,7 @@ from derts.config import ModelConfig, TrainConfig
 from derts.config_file import with_values
 from derts.data import ImageTable
 from derts.models import build_backbone
-from derts.runs import code_version, machine
+from derts.provenance import code_version, machine
 from derts.tasks import TaskPool
 from derts.training import Trainer
 

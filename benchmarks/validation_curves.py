@@ -14,7 +14,7 @@ from typing import Any
 from derts.config import TrainConfig
 from derts.config_file import Values, as_values, with_values
 from derts.data import ImageTable, glyphs, open_data
-from derts.runs import code_version, machine
+from derts.provenance import code_version, machine
 from derts.training import Trainer
 
 LOOKS = 8

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from derts.data import ImageTable, from_dataset, glyphs, open_data
     from derts.errors import DertsError
     from derts.evaluation import evaluate
+    from derts.facility_location import Selection, select
     from derts.gradients import estimate_gradients
     from derts.learners import ANIL, MAML, Learner, ProtoNet, build_learner
-    from derts.learners.own import OwnLearner
+    from derts.learners.wrapped import OwnLearner
     from derts.predict import FewShotModel, load_model
-    from derts.selection import Selection, Strategy, select
+    from derts.selection import Strategy
     from derts.tasks import SwapNoise, TaskNoise, TaskPool
     from derts.training import Trainer, train
 
@@ -47,14 +48,14 @@ _HOMES = {
     "TaskPool": "tasks",
     "TrainConfig": "config",
     "Trainer": "training",
-    "OwnLearner": "learners.own",
+    "OwnLearner": "learners.wrapped",
     "LearnerConfig": "config",
     "ModelConfig": "config",
-    "Selection": "selection",
+    "Selection": "facility_location",
     "Strategy": "selection",
     "build_learner": "learners",
     "estimate_gradients": "gradients",
-    "select": "selection",
+    "select": "facility_location",
     "evaluate": "evaluation",
     "from_dataset": "data",
     "glyphs": "data",

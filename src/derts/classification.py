@@ -9,13 +9,13 @@ from torch import Tensor
 
 from derts.clock import Clock
 from derts.data.table import ImageTable
+from derts.hardware import send
 from derts.learners.anil import ANIL
 from derts.learners.base import Learner, ProductLearner
 from derts.learners.embedding import TaskFeatures, task_features, task_products
 from derts.learners.maml import MAML
-from derts.learners.own import OwnLearner
+from derts.learners.wrapped import OwnLearner
 from derts.tasks.pool import TaskPool
-from derts.transfer import send
 
 
 class Classified(NamedTuple):

@@ -13,12 +13,13 @@ from derts.clock import SELECTION_PHASES, TRAINING_PHASES
 from derts.config import StrategyConfig, TrainConfig
 from derts.config_file import Values, with_values
 from derts.data.table import ImageTable
+from derts.files import write_atomically
 from derts.progress import Advance
-from derts.runs import Run, updates_at_random, write_atomically
 from derts.statistics import Estimate, over_seeds, paired_difference
 from derts.training.checkpoint import save_checkpoint
-from derts.training.loop import Trainer
 from derts.training.run import Result, evaluation_event, make_result
+from derts.training.run_folder import Run, updates_at_random
+from derts.training.trainer import Trainer
 
 
 @dataclass

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from derts.data.table import ImageTable
+from derts.facility_location.selecting import select
 from derts.gradients import (
     PoolEstimate,
     estimate_pool,
@@ -17,8 +18,7 @@ from derts.gradients import (
 )
 from derts.learners.base import Learner
 from derts.progress import Progress, silent
-from derts.selection.facility_location import select
-from derts.selection.filters import find_noisy, separation
+from derts.selection.noisy_tasks import find_noisy, separation
 from derts.selection.weights import Weighting, selection_weights
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator

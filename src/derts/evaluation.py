@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from derts.data.table import ImageTable
+from derts.hardware import send
 from derts.learners.base import Learner, query_losses
 from derts.learners.embedding import Named, evaluation_mode, task_features
 from derts.tasks.pool import TaskPool
-from derts.transfer import send
 
 
 @dataclass(frozen=True)

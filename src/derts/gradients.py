@@ -34,7 +34,7 @@ from derts.errors import DertsError
 from derts.learners.anil import ANIL
 from derts.learners.base import Learner, query_losses
 from derts.learners.embedding import evaluation_mode
-from derts.learners.own import OwnLearner
+from derts.learners.wrapped import OwnLearner
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
 
@@ -52,7 +52,7 @@ class PoolEstimate:
     accuracies  [N] share of the query labelled as given after adaptation
 
     reference_losses and reference_errors [N] are those of the same images with random labels, for
-    `derts.selection.filters.find_noisy`, probabilities [N, Q, way] those of the query's labels
+    `derts.selection.noisy_tasks.find_noisy`, probabilities [N, Q, way] those of the query's labels
     after adaptation; None where they were not asked for.
     """
 

@@ -18,13 +18,14 @@ from derts.config import TrainConfig
 from derts.config_file import as_values, with_values
 from derts.data import open_data
 from derts.data.decode import Pixels, decode, fit, strict_pillow
-from derts.data.folder import list_images
+from derts.data.folders import list_images
 from derts.errors import DertsError
+from derts.files import write_atomically
 from derts.learners import AnyLearner, build_learner
 from derts.learners.embedding import evaluation_mode
-from derts.runs import Run, write_atomically
 from derts.training.best import judged_weights
 from derts.training.checkpoint import newest_checkpoint, say
+from derts.training.run_folder import Run
 
 FORMAT = "derts-model-1"
 AT_ONCE = 128

@@ -27,12 +27,13 @@ from derts.data import ImageTable, open_store, verify_store
 from derts.data import prepare as make_store
 from derts.data.safe_pickle import load_pickle
 from derts.errors import DertsError
-from derts.runs import Run
+from derts.labels import relabel_by_votes
 from derts.selection import Selection, select
-from derts.selection.filters import find_noisy
-from derts.tasks import TaskPool, mend_labels
+from derts.selection.noisy_tasks import find_noisy
+from derts.tasks import TaskPool
 from derts.training.checkpoint import MAGIC, checkpoint_files, load_checkpoint
 from derts.training.run import open_trainer
+from derts.training.run_folder import Run
 
 Attempt = Callable[[list[str]], tuple[int, str]]
 
@@ -413,7 +414,7 @@ def test_pools_with_other_tensors(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pool.safetensors"
         replace(pool, **{name: other}).save(path)  # type: ignore[arg-type]
-        assert ends_well(lambda: mend_labels(TaskPool.load(path)))
+        assert ends_well(lambda: relabel_by_votes(TaskPool.load(path)))
 
 
 numbers = st.floats(width=32) | st.sampled_from([0.0, -0.0, 1e38, -1e38, 1e-45])

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from derts.data import find_source, open_store, preparation, prepare, verify_store, worker
-from derts.data.folder import split_by_class
+from derts.data.folders import split_by_class
 from derts.data.worker import Done, Job
 from derts.errors import DertsError
 from derts.progress import progress

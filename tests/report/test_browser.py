@@ -8,7 +8,7 @@ import pytest
 
 from derts.data import open_data
 from derts.report.page import make_report
-from derts.runs import Run
+from derts.training.run_folder import Run
 from tests.report.browser import Browser, browser, missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")

@@ -18,9 +18,9 @@ from derts.errors import DertsError
 from derts.report.page import make_report
 from derts.report.pictures import tasks_of_round
 from derts.report.read import comparison_of, group_runs, read_runs
-from derts.runs import KEEP_ROUNDS, Run
-from derts.selection.record import RoundRecord, two_dimensions
+from derts.selection.round_record import RoundRecord, two_dimensions
 from derts.tasks import generator
+from derts.training.run_folder import KEEP_ROUNDS, Run
 
 
 class Collector(HTMLParser):

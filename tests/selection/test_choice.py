@@ -7,10 +7,10 @@ import torch
 
 from derts.config import StrategyConfig
 from derts.errors import DertsError
+from derts.facility_location.selecting import select
 from derts.gradients import PoolEstimate
 from derts.selection.choice import choose
 from derts.selection.derts import pick_facilities
-from derts.selection.facility_location import select
 from derts.tasks import generator
 
 PAPER = StrategyConfig(

@@ -20,14 +20,14 @@ from derts.config import (
 )
 from derts.config_file import apply_presets
 from derts.data import ImageTable
-from derts.data.streamed import StreamedTable
+from derts.data.streaming import StreamedTable
 from derts.report.page import make_report
-from derts.runs import updates_at_random
 from derts.selection.evenness import EVEN, evenness
 from derts.selection.strategy import Context, MetaBatch
 from derts.tasks import TaskPool, TaskSampler, generator
 from derts.training import Trainer, train
 from derts.training.run import open_trainer
+from derts.training.run_folder import updates_at_random
 
 Tables = dict[str, ImageTable]
 CLEAN = TrainConfig(

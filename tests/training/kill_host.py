@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-import derts.runs
 import derts.selection.rounds
+import derts.training.run_folder
 from derts.config import EvaluationConfig, ModelConfig, StrategyConfig, TaskConfig, TrainConfig
 from derts.data import ImageTable, glyphs
 from derts.errors import DertsError
@@ -46,7 +46,7 @@ def die_in_a_checkpoint() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         whole(handle)
 
-    derts.runs.os.fsync = fsync  # type: ignore[attr-defined]
+    derts.training.run_folder.os.fsync = fsync  # type: ignore[attr-defined]
 
 
 def die_in_a_selection() -> None:

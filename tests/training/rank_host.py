@@ -22,7 +22,7 @@ from derts.config import (
 )
 from derts.data import glyphs
 from derts.distributed import joined
-from derts.selection.two_rounds import select_two_rounds
+from derts.facility_location.two_rounds import select_two_rounds
 from derts.training import Trainer
 
 SMALL = TrainConfig(

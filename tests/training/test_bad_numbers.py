@@ -21,11 +21,11 @@ from derts.data import ImageTable
 from derts.errors import DertsError
 from derts.gradients import PoolEstimate
 from derts.learners.base import Learner
-from derts.runs import Run
 from derts.selection import choice, rounds
 from derts.tasks import TaskPool
 from derts.training import Trainer, resume, train
 from derts.training.bad_numbers import GuardedStep
+from derts.training.run_folder import Run
 
 Tables = dict[str, ImageTable]
 

@@ -18,10 +18,10 @@ from derts.config import (
 from derts.data import ImageTable
 from derts.errors import DertsError
 from derts.predict import load_model
-from derts.runs import Run
 from derts.training import Trainer, train
 from derts.training.checkpoint import load_checkpoint, save_checkpoint
 from derts.training.run import open_trainer
+from derts.training.run_folder import Run
 
 Tables = dict[str, ImageTable]
 

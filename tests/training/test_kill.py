@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from derts.runs import Run
 from derts.training.checkpoint import checkpoint_files, load_checkpoint
+from derts.training.run_folder import Run
 
 HOST = Path(__file__).with_name("kill_host.py")
 KILLS = 20

@@ -13,9 +13,9 @@ import torch
 from derts.config import EvaluationConfig, ModelConfig, StrategyConfig, TaskConfig, TrainConfig
 from derts.data import ImageTable
 from derts.errors import DertsError
-from derts.runs import Run
 from derts.training import resume, train
 from derts.training.checkpoint import checkpoint_files, load_checkpoint, save_checkpoint
+from derts.training.run_folder import Run
 
 Tables = dict[str, ImageTable]
 State = dict[str, Any]

@@ -15,11 +15,11 @@ import pytest
 from derts.config import EvaluationConfig, ModelConfig, TaskConfig, TrainConfig
 from derts.data import ImageTable
 from derts.errors import DertsError
-from derts.runs import LOCK, Run
+from derts.files import LOCK, locked
 from derts.training import Trainer, resume, train
 from derts.training.checkpoint import checkpoint_files, load_checkpoint
 from derts.training.interrupt import stop_requests
-from derts.training.lock import locked
+from derts.training.run_folder import Run
 
 Tables = dict[str, ImageTable]
 

@@ -21,14 +21,14 @@ from derts.config import (
     TrainConfig,
 )
 from derts.data import ImageTable
-from derts.data.streamed import StreamedTable
+from derts.data.streaming import StreamedTable
 from derts.errors import DertsError
-from derts.runs import Run
 from derts.tasks import TaskPool, with_views
 from derts.training import Trainer, resume, train
 from derts.training.captured import Arrived
 from derts.training.checkpoint import MAGIC, checkpoint_files, load_checkpoint, save_checkpoint
 from derts.training.run import open_trainer
+from derts.training.run_folder import Run
 
 Tables = dict[str, ImageTable]
 

@@ -54,9 +54,9 @@ def demo(arguments: Sequence[str]) -> None:
     from derts.comparison import compare
     from derts.config_file import apply_presets, with_values
     from derts.data import open_data
+    from derts.files import write_atomically
     from derts.progress import progress
     from derts.report.page import make_report
-    from derts.runs import write_atomically
 
     config = with_values(apply_presets(["demo"]), SETTINGS, "the demo")
     if options.small:

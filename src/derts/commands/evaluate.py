@@ -45,8 +45,8 @@ def evaluate(arguments: Sequence[str]) -> None:
     options = parse(EvaluateOptions, arguments, "evaluate", DESCRIPTION)
 
     from derts.data import open_data
-    from derts.runs import Run
     from derts.training.run import make_result, open_trainer
+    from derts.training.run_folder import Run
 
     run = Run.open(options.run)
     tables = open_data(options.data or run.config.data)

@@ -15,7 +15,7 @@ from derts.commands.parse import parse, print_rows, print_table, unset
 from derts.errors import DertsError
 
 if TYPE_CHECKING:
-    from derts.inspection import Suspect
+    from derts.labels.inspection import Suspect
 
 DESCRIPTION = """Which classes and images look mislabelled? For somebody who cleans a data set.
 
@@ -65,7 +65,7 @@ def inspect(arguments: Sequence[str]) -> None:
         raise DertsError(f"--tasks is {options.tasks}: give 0 or a number of tasks")
 
     from derts.data import image_names, open_data
-    from derts.inspection import (
+    from derts.labels.inspection import (
         enough_tasks,
         look_at,
         rank_classes,
@@ -73,10 +73,10 @@ def inspect(arguments: Sequence[str]) -> None:
         wrong_among_first,
     )
     from derts.progress import progress
-    from derts.runs import Run
     from derts.tasks import Noise, TaskPool, TaskSampler
     from derts.training.drawing import task_noise
     from derts.training.run import open_trainer
+    from derts.training.run_folder import Run
 
     run = Run.open(options.run)
     data = options.data or run.config.data
@@ -171,7 +171,7 @@ def _row(one: Suspect) -> tuple[str, ...]:
 
 
 def _write(path: Path, heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from derts.runs import write_atomically
+    from derts.files import write_atomically
 
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

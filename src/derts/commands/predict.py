@@ -48,9 +48,9 @@ def predict(arguments: Sequence[str]) -> None:
 
     from PIL import Image
 
+    from derts.files import write_atomically
     from derts.predict import load_model
     from derts.report.sheet import MOST, draw_sheet
-    from derts.runs import write_atomically
 
     model = load_model(options.model)
     classifier = model.adapt(options.support)

@@ -13,7 +13,7 @@ from derts.commands.parse import parse, table_text, unset
 from derts.errors import DertsError
 
 if TYPE_CHECKING:
-    from derts.reproduce.experiment import Experiment
+    from derts.paper.experiment import Experiment
 
 DESCRIPTION = """Run the paper's experiments again and put our numbers beside its own.
 
@@ -89,9 +89,9 @@ def reproduce(arguments: Sequence[str]) -> None:
             "--from reports nothing but what it names, --known adds to run folders: give one"
         )
 
-    from derts.reproduce.experiment import Experiment
-    from derts.reproduce.recipe import chosen_names
-    from derts.reproduce.scale import Scale, parse_datasets
+    from derts.paper.experiment import Experiment
+    from derts.paper.recipe import chosen_names
+    from derts.paper.scale import Scale, parse_datasets
 
     scale = Scale(parse_datasets(options.dataset), options.updates_scale, options.preset)
     names = chosen_names(options.names)
@@ -113,8 +113,8 @@ def reproduce(arguments: Sequence[str]) -> None:
 
 
 def _show_plan(experiment: Experiment, devices: Sequence[str]) -> None:
-    from derts.reproduce.grid import find_devices
-    from derts.reproduce.planning import duration, plan_rows
+    from derts.paper.grid import find_devices
+    from derts.paper.planning import duration, plan_rows
 
     found = find_devices(devices)
     planned = experiment.plan(found[0])
@@ -132,15 +132,15 @@ def _show_plan(experiment: Experiment, devices: Sequence[str]) -> None:
 
 def _run(experiment: Experiment, options: ReproduceOptions) -> None:
     from derts.data import open_data
-    from derts.reproduce.board import board
-    from derts.reproduce.grid import alone_in, find_devices, run_grid
+    from derts.paper.board import board
+    from derts.paper.grid import alone_in, find_devices, run_grid
 
     jobs = experiment.to_run()
     if not jobs:
         return
     with alone_in(options.out), board(jobs, options.quiet) as shown:
         if options.on == "ray":
-            from derts.reproduce.on_ray import run_on_ray
+            from derts.paper.on_ray import run_on_ray
 
             endings = run_on_ray(jobs, shown)
         else:

@@ -51,7 +51,7 @@ def runs(arguments: Sequence[str]) -> None:
     options = parse(RunsOptions, arguments, "runs", RUNS)
 
     from derts.report.read import RunStory
-    from derts.runs import Run
+    from derts.training.run_folder import Run
 
     if not options.folder.is_dir():
         raise DertsError(f"{options.folder} is not a folder: give the one that holds your runs")

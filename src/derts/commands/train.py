@@ -18,7 +18,7 @@ from derts.config_file import PRESETS, apply_presets, read_config
 from derts.errors import DertsError
 
 if TYPE_CHECKING:
-    from derts.runs import Run
+    from derts.training.run_folder import Run
 
 DESCRIPTION = f"""Train a few-shot learner on tasks and evaluate it on classes it has never seen.
 
@@ -57,9 +57,9 @@ class TrainOptions:
 def train(arguments: Sequence[str]) -> None:
     """Parse, train, print."""
     options = parse(TrainOptions, arguments, "train", DESCRIPTION, _defaults(arguments))
-    from derts.runs import Run
     from derts.training import resume
     from derts.training import train as run
+    from derts.training.run_folder import Run
 
     out = options.resume or options.out or Path("runs") / default_name(options.run)
     listen = None
@@ -109,7 +109,7 @@ def _strategy(config: TrainConfig, run: Run) -> str:
     name, warmup = config.strategy.name, config.strategy.warmup
     if name != "random" and warmup >= config.updates:
         return f"{name}, which never began: --strategy.warmup is {warmup}"
-    from derts.runs import updates_at_random
+    from derts.training.run_folder import updates_at_random
 
     random, updates = updates_at_random(run.events(), config.updates)
     if not random:

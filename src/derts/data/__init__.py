@@ -5,7 +5,7 @@ prepare         any data set on disk -> a store; find_source says which kind it 
 open_store, verify_store, describe_store, image_names, save_table
 from_dataset    any torch Dataset -> an ImageTable
 glyphs          the built-in data: letters and digits in twelve fonts
-with_turned_classes  four classes for every one: upright and turned
+with_rotated_classes  four classes for every one: upright and turned
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from derts.data.dataset import from_dataset
     from derts.data.find import find_source
     from derts.data.glyph_data import glyphs
     from derts.data.open import open_data
     from derts.data.preparation import Prepared, prepare
+    from derts.data.rotated import with_rotated_classes
     from derts.data.store import (
         StoreDescription,
         describe_store,
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
         verify_store,
     )
     from derts.data.table import ImageTable
-    from derts.data.torch_dataset import from_dataset
-    from derts.data.turned import with_turned_classes
     from derts.data.write import save_table
 
 __all__ = [
@@ -44,7 +44,7 @@ __all__ = [
     "prepare",
     "save_table",
     "verify_store",
-    "with_turned_classes",
+    "with_rotated_classes",
 ]
 
 _HOMES = {
@@ -61,7 +61,7 @@ _HOMES = {
     "prepare": "preparation",
     "save_table": "write",
     "verify_store": "store",
-    "with_turned_classes": "turned",
+    "with_rotated_classes": "turned",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from derts.data import folder, mini_imagenet, tiered_imagenet
+from derts.data import folders, mini_imagenet, tiered_imagenet
 from derts.data.source import Source
 from derts.errors import DertsError
 
@@ -30,7 +30,7 @@ def find_source(path: Path | str) -> Source:
     if (path / "store.json").is_file():
         raise DertsError(f"{path} is a prepared store already: use it as it is")
     try:
-        for detect in (mini_imagenet.detect, tiered_imagenet.detect, folder.detect):
+        for detect in (mini_imagenet.detect, tiered_imagenet.detect, folders.detect):
             source = detect(path)
             if source is not None:
                 return source

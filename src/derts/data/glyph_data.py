@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from derts.data.folder import split_by_class
+from derts.data.folders import split_by_class
 from derts.data.glyph_drawing import distinct, draw, draw_shapes, script, shared_characters
 from derts.data.source import DEFAULT_FRACTIONS
 from derts.data.table import ImageTable

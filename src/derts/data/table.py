@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from derts.errors import DertsError
-from derts.transfer import send
+from derts.hardware import send
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,18 +12,18 @@ import torch.nn.functional as F
 from torch import nn
 
 from derts.data.table import ImageTable
+from derts.hardware import send
+from derts.kernels.fused_cnn4 import can_fuse, fused_features
+from derts.kernels.fused_resnet12 import can_fuse_resnet12, fused_resnet12_features
 from derts.kernels.operations import FusedOperations
+from derts.kernels.patch_sums import PatchSums, kernels_know
 from derts.kernels.patches import PIXEL_MEAN, PIXEL_SCALE
 from derts.kernels.residual_operations import FusedResidual
 from derts.learners.bank import FeatureBank
 from derts.learners.trust import Trust
 from derts.models.batch_norm import set_groups
-from derts.models.folding import PatchSums, kernels_know
-from derts.models.fused_cnn4 import can_fuse, fused_features
-from derts.models.fused_resnet12 import can_fuse_resnet12, fused_resnet12_features
+from derts.tasks.augment import seen
 from derts.tasks.pool import TaskPool
-from derts.tasks.views import seen
-from derts.transfer import send
 
 MEMORY_FOR_TWO = 100 << 30
 

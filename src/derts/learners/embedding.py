@@ -11,11 +11,11 @@ import torch
 
 from derts.clock import Clock
 from derts.data.table import ImageTable
+from derts.hardware import send
 from derts.kernels import usable_on
 from derts.learners.bank import FeatureBank
 from derts.learners.base import Learner, ProductLearner
 from derts.tasks.pool import TaskPool
-from derts.transfer import send
 
 FEATURE_BYTES = 1 << 30  # features held at once
 ON_GPU, ON_CPU = 3200, 32  # images per forward pass; a CPU wants them in its caches

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from derts.clock import TRAINING_PHASES
+from derts.files import write_atomically
 from derts.report.read import Group, RunStory
-from derts.runs import write_atomically
 
 # readable on white and on black
 COLORS = ("#7f8794", "#3f7fd9", "#d9822b", "#2f9e6e", "#c2477f", "#8a63d2", "#a08a1c")

@@ -13,6 +13,7 @@ from derts import __version__
 from derts.config_file import to_toml
 from derts.data.table import ImageTable
 from derts.errors import DertsError
+from derts.files import write_atomically
 from derts.report.figures import FigureSheet, draw_figures
 from derts.report.pictures import COLUMNS, Atlas
 from derts.report.pool_map import PoolPart, pool_parts
@@ -24,7 +25,6 @@ from derts.report.read import (
     group_runs,
     read_runs,
 )
-from derts.runs import write_atomically
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 Rows = Sequence[Sequence[str]]

@@ -15,7 +15,7 @@ from derts.config import TrainConfig
 from derts.data import open_data
 from derts.data.table import ImageTable
 from derts.errors import DertsError
-from derts.selection.record import RoundRecord, pool_digest
+from derts.selection.round_record import RoundRecord, pool_digest
 from derts.tasks import TaskPool
 from derts.training.drawing import (
     task_noise,

@@ -13,7 +13,7 @@ from derts.data.table import ImageTable
 from derts.report.figures import DROPPED, LEFT, SELECTED
 from derts.report.pictures import COLUMNS, SIDE, Atlas, task_cards, tasks_of_round
 from derts.report.read import Group
-from derts.selection.record import RoundRecord
+from derts.selection.round_record import RoundRecord
 from derts.tasks import TaskPool
 
 MOST_TASKS = 300

@@ -14,8 +14,8 @@ from derts.comparison import Comparison
 from derts.config import TrainConfig
 from derts.config_file import as_values
 from derts.errors import DertsError
-from derts.runs import Event, Run, is_number
-from derts.selection.record import RoundRecord
+from derts.selection.round_record import RoundRecord
+from derts.training.run_folder import Event, Run, is_number
 
 Points = list[tuple[float, float]]
 NOISE = {"pool", "dropped", "kept"}

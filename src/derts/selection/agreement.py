@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch.func import grad, vmap
 
 from derts.data.table import ImageTable
+from derts.hardware import send
 from derts.learners.anil import ANIL
 from derts.learners.base import query_losses
 from derts.learners.embedding import (
@@ -21,7 +22,6 @@ from derts.learners.embedding import (
 )
 from derts.learners.maml import MAML
 from derts.tasks.pool import TaskPool
-from derts.transfer import send
 
 Layers = list[torch.Tensor]
 LARGE = 1e4

@@ -21,6 +21,7 @@ from derts.config import StrategyConfig
 from derts.data.table import ImageTable
 from derts.errors import DertsError
 from derts.evaluation import accuracies
+from derts.hardware import one_thread
 from derts.learners.anil import ANIL
 from derts.learners.embedding import Named, in_round_numbers, named_images
 from derts.learners.maml import MAML
@@ -36,7 +37,6 @@ from derts.selection.scheduler import STEPS_OF_PROGRESS, Scheduler, gumbel, samp
 from derts.selection.strategy import Context, MetaBatch, State, Strategy, draw_one
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
-from derts.threads import one_thread
 
 CANDIDATES = 5  # × the meta-batch
 LEAST_TEMPERATURE, COOLING = 0.1, 0.99

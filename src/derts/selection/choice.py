@@ -12,8 +12,8 @@ from derts.config import StrategyConfig
 from derts.distributed import Group
 from derts.errors import DertsError
 from derts.gradients import PoolEstimate
-from derts.selection.composition import balance_classes, balanced_size, classes_are_uneven
-from derts.selection.filters import NoiseSplit, find_noisy
+from derts.selection.class_balance import balance_classes, balanced_size, classes_are_uneven
+from derts.selection.noisy_tasks import NoiseSplit, find_noisy
 from derts.selection.weights import scale_to_mean_one
 from derts.tasks.randomness import generator
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 
 from derts.config import StrategyConfig
+from derts.facility_location.selecting import select
+from derts.facility_location.two_rounds import select_two_rounds
+from derts.hardware import one_thread
 from derts.kernels import usable_on
+from derts.selection.by_loss import pick_by_loss
 from derts.selection.choice import Candidates, Picked
 from derts.selection.confusion import pick_confused
-from derts.selection.difficulty import pick_by_loss
-from derts.selection.facility_location import select
 from derts.selection.rounds import PoolTasks
-from derts.selection.two_rounds import select_two_rounds
 from derts.selection.weights import selection_weights
 from derts.tasks.randomness import generator
-from derts.threads import one_thread
 
 # without the kernel a GPU waits for the launches of each pick: 0.2 s for 960 of 3200
 QUICKER_ON_CPU = 4096

@@ -9,10 +9,10 @@ import torch
 
 from derts.config import StrategyConfig
 from derts.gradients import with_random_labels
+from derts.labels.votes import relabel_by_votes
 from derts.selection.choice import Choice, needs_reference
 from derts.selection.strategy import Context
 from derts.tasks.pool import TaskPool
-from derts.tasks.votes import mend_labels
 
 VOTING = ("votes", "query-votes")
 
@@ -71,7 +71,7 @@ class PoolDrawer:
         given = context.draw(self.config.pool, "pool", number, *([images] if images else []))
         pool = given
         if self.config.doubt in VOTING:
-            pool = mend_labels(given, support=self.config.doubt == "votes")
+            pool = relabel_by_votes(given, support=self.config.doubt == "votes")
         mended = pool is not given and pool != given
         reference = None
         if needs_reference(self.config):

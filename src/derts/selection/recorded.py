@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import torch
 
+from derts.hardware import send
 from derts.learners.embedding import Named
 from derts.selection.strategy import MetaBatch
 from derts.tasks.pool import TaskPool
-from derts.transfer import send
 
 
 class Drawn(NamedTuple):

@@ -10,6 +10,8 @@ import torch
 from derts.config import StrategyConfig
 from derts.errors import DertsError
 from derts.gradients import NEED_FEATURES, PoolEstimate, estimate_pool, usable_estimates
+from derts.hardware import one_thread, send
+from derts.labels.votes import relabel_by_votes
 from derts.learners.bank import FeatureBank
 from derts.learners.base import ProductLearner
 from derts.learners.trust import Trust, share_of_wrong_labels
@@ -24,13 +26,10 @@ from derts.selection.choice import (
 from derts.selection.evenness import EVEN, LONGEST_REST, evenness
 from derts.selection.pool_drawer import VOTING, PoolDrawer
 from derts.selection.random import RandomTasks
-from derts.selection.record import RoundRecord
+from derts.selection.round_record import RoundRecord
 from derts.selection.strategy import Context, MetaBatch, State, Strategy, draw_one
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
-from derts.tasks.votes import mend_labels
-from derts.threads import one_thread
-from derts.transfer import send
 
 
 class PoolTasks(Strategy):
@@ -61,7 +60,7 @@ class PoolTasks(Strategy):
         self._checked = True
         task = draw_one(context, self.config.images_of(len(context.images)))
         if self.config.doubt in VOTING:
-            mend_labels(task)
+            relabel_by_votes(task)
         if self.config.engine == "confused" and task.classes is None:
             raise DertsError(
                 "--strategy.engine confused needs to know which classes the labels stand for: give "

@@ -17,7 +17,7 @@ from derts.learners.base import Learner, Outcome
 from derts.tasks.pool import TaskPool
 
 if TYPE_CHECKING:
-    from derts.selection.record import RoundRecord
+    from derts.selection.round_record import RoundRecord
 
 State = dict[str, Any]
 

@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from derts.errors import DertsError
-from derts.runs import write_atomically
-from derts.transfer import send
+from derts.files import write_atomically
+from derts.hardware import send
 
 if TYPE_CHECKING:
     from derts.data import ImageTable
@@ -35,7 +35,7 @@ class TaskPool:
     way                   classes per task
     classes               int64 [N, way]  class of the table that each label stands for (or None)
     views                 int64 [N, S + Q, 3]  mirrored or not, rows and columns moved by (or None:
-                          images as they are): derts.tasks.views
+                          images as they are): derts.tasks.augment
     recipe                how the pool was made, its seed included
 
     >>> import torch

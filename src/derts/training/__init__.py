@@ -1,6 +1,6 @@
 """Stage 7: the loop, from a config to a run folder."""
 
-from derts.training.loop import Trainer
 from derts.training.run import resume, train
+from derts.training.trainer import Trainer
 
 __all__ = ["Trainer", "resume", "train"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from derts.data.streamed import StreamedTable
+from derts.data.streaming import StreamedTable
 from derts.data.table import ImageTable
 from derts.learners.base import Learner, Outcome
 from derts.tasks.pool import TaskPool

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from derts.errors import DertsError
-from derts.runs import write_atomically
+from derts.files import write_atomically
 
 KEEP = 2
 MAGIC = b"derts-checkpoint-1 "

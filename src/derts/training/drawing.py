@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import cached_property
 
 from derts.config import TaskConfig, TrainConfig
+from derts.data.rotated import with_rotated_classes
 from derts.data.table import ImageTable
-from derts.data.turned import with_turned_classes
 from derts.errors import DertsError
 from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, TaskSampler
-from derts.tasks.views import with_views
+from derts.tasks.augment import with_views
 
 
 def task_noise(tasks: TaskConfig) -> Noise | None:
@@ -23,7 +23,7 @@ def task_noise(tasks: TaskConfig) -> Noise | None:
 def training_classes(tasks: TaskConfig) -> tuple[str, ...] | None:
     """The classes that training is restricted to, if any."""
     if tasks.class_budget:
-        from derts.reproduce.paper import class_list
+        from derts.paper.numbers import class_list
 
         return class_list(tasks.class_budget)
     return tasks.classes or None
@@ -31,7 +31,7 @@ def training_classes(tasks: TaskConfig) -> tuple[str, ...] | None:
 
 def training_images(images: ImageTable, tasks: TaskConfig) -> ImageTable:
     """The images that training tasks are of: those of a split, or of its turned classes."""
-    return with_turned_classes(images, training_classes(tasks)) if tasks.turned else images
+    return with_rotated_classes(images, training_classes(tasks)) if tasks.turned else images
 
 
 def training_sampler(images: ImageTable, tasks: TaskConfig) -> TaskSampler:

@@ -7,30 +7,12 @@ from typing import Any
 import torch
 
 from derts.config import HardwareConfig, TrainConfig
-from derts.data.streamed import StreamedTable
+from derts.data.streaming import StreamedTable
 from derts.data.table import ImageTable
-from derts.errors import DertsError
+from derts.hardware import keep_freed_memory
 from derts.kernels import usable_on
 from derts.learners.base import Learner
-from derts.memory import keep_freed_memory
 from derts.models import CNN4, ResNet12
-
-
-def choose_device(hardware: HardwareConfig, option: str = "--hardware.device") -> torch.device:
-    """The device a config names, by an option; `auto` takes a GPU where there is one."""
-    if hardware.threads:
-        torch.set_num_threads(hardware.threads)
-    if hardware.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(hardware.device)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise DertsError(
-            f"{option} {hardware.device} cannot be used here ({reason}): try auto or cpu"
-        ) from None
-    return device
 
 
 def place_learner(learner: Learner[Any], config: TrainConfig, device: torch.device) -> None:

@@ -14,16 +14,17 @@ from derts.data.table import ImageTable
 from derts.distributed import LostProcessError, joined
 from derts.errors import DISK_FULL, DertsError
 from derts.evaluation import Evaluation
+from derts.files import locked
+from derts.hardware import choose_device
 from derts.progress import progress
-from derts.runs import Run, code_version, machine
+from derts.provenance import code_version, machine
 from derts.training.bad_numbers import BadNumbersError
 from derts.training.best import judged_weights
 from derts.training.checkpoint import checkpoint_files, newest_checkpoint, save_checkpoint, say
 from derts.training.drawing import evaluation_tasks
-from derts.training.hardware import choose_device
 from derts.training.interrupt import stop_requests
-from derts.training.lock import locked
-from derts.training.loop import Trainer
+from derts.training.run_folder import Run
+from derts.training.trainer import Trainer
 
 Result = dict[str, Any]
 Listen = Callable[[Result], None]

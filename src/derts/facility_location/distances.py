@@ -1,0 +1,200 @@
+"""Euclidean distances between rows, kept or recomputed, that add up without rounding.
+
+Each distance is a float32 and a multiple of one quantum, chosen so small that float32 hardly
+notices and so large that a float64 sum over all rows is exact. A gain therefore has one value,
+whatever the order of summation, the engine or the device, and incremental updates do not drift.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from derts.facility_location.matrix import Doubles, Entries, Floats, Integers
+from derts.hardware import send
+
+CHEAP_DIMENSIONS = 24  # up to here a single row costs next to nothing
+BLOCK_ENTRIES = 1 << 20  # fewer, and starting the threads costs more than the work
+PRODUCT_ROWS = 256  # a matrix product of fewer rows waits for memory
+GRID = 2.0**25  # coordinates are multiples of 1 / GRID: squared distances fit into float64 exactly
+
+
+def rounder(count: int) -> float:
+    """Added to a distance ≤ 1 and subtracted again, rounds it to a multiple of the quantum.
+
+    The quantum is 2⁻²³ of it, so that ``count`` distances add up to less than 2⁵³ quanta.
+    """
+    return 2.0 ** (math.ceil(math.log2(count)) - 29)
+
+
+def unit_points(points: Tensor) -> tuple[Tensor, float]:
+    """Centred float64 points on the grid, all distances ≤ 1, and the power of two divided out."""
+    # On the CPU, so that the norm is the same for every device.
+    wide = points.double().cpu()
+    least, most = wide.aminmax(dim=0)
+    # Halving first keeps the norm of the largest inputs finite.
+    half = most / 2 - least / 2
+    bound = 2 * float(torch.linalg.vector_norm(half)) * 1.001
+    scale = 2.0 ** math.ceil(math.log2(bound)) if bound > 0 else 1.0
+    grid = (wide - (least + half)).div_(scale).mul_(GRID).round_().div_(GRID)
+    return send(grid, points.device), scale
+
+
+def factors(grid: Tensor) -> tuple[Tensor, Tensor]:
+    """Matrices [N, d + 2] and [d + 2, N] whose product is the squared distances [N, N].
+
+    Every term and partial sum is a multiple of 1 / GRID² below 4, so float64 holds it exactly: no
+    order of summation, fused multiply-add or device makes a difference, and duplicates are at 0.
+    """
+    norms = grid.square().sum(1, keepdim=True)
+    ones = torch.ones_like(norms)
+    return torch.cat((grid, norms, ones), 1), torch.cat((-2 * grid, ones, norms), 1).T.contiguous()
+
+
+class Distances:
+    """The distance matrix of ``points`` [N, d] on the CPU, in units of ``scale``; all ≤ 1.
+
+    Kept in memory if it needs at most ``memory_limit_gib``, else recomputed by blocks of rows.
+    Coordinates are rounded to 2⁻²⁵ of the diameter; from there on squared distances are exact, so
+    that the matrix is symmetric and the same on every device, bit for bit.
+
+    >>> distances = Distances(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), memory_limit_gib=1.0)
+    >>> distances.row(0) * distances.scale
+    array([0., 5.], dtype=float32)
+    """
+
+    def __init__(self, points: Tensor, memory_limit_gib: float) -> None:
+        self.count, dimensions = points.shape
+        grid, self.scale = unit_points(points)
+        self._left, self._right = factors(grid)
+        self._rounder = rounder(self.count)
+        self._height = max(1, min(self.count, max(4, BLOCK_ENTRIES // self.count)))
+        keep = 4 * self.count**2 <= memory_limit_gib * 2**30
+        cheap = dimensions <= CHEAP_DIMENSIONS
+        if not (keep or cheap):
+            self._height = min(self.count, PRODUCT_ROWS)
+        # Reused by every pass: fresh arrays of this size cost page faults, the more so from torch.
+        self._block = torch.from_numpy(self._empty(self._height))
+        self._squares = torch.from_numpy(np.empty((self._height, self.count)))
+        self._kept: Tensor | None = None
+        self._totals: list[tuple[Tensor, Tensor]] = []
+        if keep:
+            kept = torch.from_numpy(self._empty(self.count))
+            self._fill(kept, mirror=not cheap)
+            self._kept = kept
+        self.cheap_rows = keep or cheap
+
+    def _empty(self, *shape: int) -> Floats:
+        return np.empty((*shape, self.count), np.float32)
+
+    def _parts(self, count: int) -> Iterator[slice]:
+        for start in range(0, count, self._height):
+            yield slice(start, min(start + self._height, count))
+
+    def _fill(self, matrix: Tensor, mirror: bool) -> None:
+        """All of it, or, where products are dear, one triangle and its mirror image."""
+        for rows in self._parts(self.count):
+            first = rows.start if mirror else 0
+            block = self._compute(rows, first, matrix[rows, first:])
+            if mirror:
+                matrix[rows.stop :, rows] = matrix[rows, rows.stop :].T
+            else:  # while the block is still in the cache
+                self._totals.append((block.sum(1), block.max()))
+
+    def _compute(self, rows: slice | Tensor, first: int, out: Tensor) -> Tensor:
+        squares = self._squares.view(-1)[: out.numel()].view(out.shape)
+        out.copy_(torch.mm(self._left[rows], self._right[:, first:], out=squares))
+        # Not torch's root, which is not always the nearest float32.
+        np.sqrt(out.numpy(), out=out.numpy())
+        return out.add_(self._rounder).sub_(self._rounder)
+
+    def _view(self, rows: slice) -> Tensor:
+        if self._kept is not None:
+            return self._kept[rows]
+        return self._compute(rows, 0, self._block[: rows.stop - rows.start])
+
+    def _gather(self, indices: Tensor, out: Tensor) -> Tensor:
+        if self._kept is not None:
+            return torch.index_select(self._kept, 0, indices, out=out)
+        for part in self._parts(len(indices)):
+            self._compute(indices[part], 0, out[part])
+        return out
+
+    def row(self, index: int) -> Floats:
+        row: Floats = (
+            self.rows(np.array([index]))[0] if self._kept is None else self._kept[index].numpy()
+        )
+        return row
+
+    def rows(self, indices: Integers) -> Floats:
+        out = self._empty(len(indices))
+        self._gather(torch.from_numpy(indices), torch.from_numpy(out))
+        return out
+
+    def totals(self) -> tuple[Doubles, float]:
+        if not self._totals:
+            views = map(self._view, self._parts(self.count))
+            self._totals = [(view.sum(1), view.max()) for view in views]
+        sums, largest = zip(*self._totals, strict=True)
+        return torch.cat(sums).double().numpy(), float(torch.stack(largest).max())
+
+    def gains(self, cap: Floats) -> Doubles:
+        limit, sums = torch.from_numpy(cap), []
+        for rows in self._parts(self.count):
+            block = self._block[: rows.stop - rows.start]
+            sums.append(torch.sub(limit, self._view(rows), out=block).clamp_(min=0).sum(1))
+        gains: Doubles = torch.cat(sums).double().numpy()
+        return gains
+
+    def exact_gains(self, indices: Integers, cap: Floats) -> Doubles:
+        limit, index, capped = torch.from_numpy(cap), torch.from_numpy(indices), []
+        for part in self._parts(len(indices)):
+            block = self._gather(index[part], self._block[: part.stop - part.start])
+            # The smaller of two float32 is exact; their difference would not be.
+            capped.append(torch.minimum(block, limit, out=block).sum(1, dtype=torch.float64))
+        gains: Doubles = (limit.sum(dtype=torch.float64) - torch.cat(capped)).numpy()
+        return gains
+
+    def lost_gains(self, indices: Integers, low: Floats, high: Floats) -> Doubles:
+        index = torch.from_numpy(indices)
+        lower, upper = torch.from_numpy(low)[:, None], torch.from_numpy(high)[:, None]
+        lost = torch.zeros(self.count, dtype=torch.float64)
+        for part in self._parts(len(indices)):
+            block = self._gather(index[part], self._block[: part.stop - part.start])
+            torch.maximum(block, lower[part], out=block)
+            lost += torch.sub(upper[part], block, out=block).clamp_(min=0).sum(0)
+        found: Doubles = lost.numpy()
+        return found
+
+    def below(self, cap: Floats) -> Entries:
+        limit = torch.from_numpy(cap)[:, None]
+        # Whole words, so that zeros can be skipped eight at a time.
+        words = np.zeros(-(-self._height * self.count // 8), np.int64)
+        mask = words.view(bool)
+        columns, values, lengths = [], [], []
+        for rows in self._parts(self.count):
+            block, height = self._view(rows), rows.stop - rows.start
+            mask[height * self.count :] = False
+            here = torch.from_numpy(mask[: height * self.count].reshape(height, self.count))
+            torch.lt(block, limit[rows], out=here)
+            flat = _positions(words, mask)
+            starts = np.arange(height + 1) * self.count
+            found = np.diff(np.searchsorted(flat, starts))
+            values.append(block.numpy().reshape(-1).take(flat))
+            columns.append((flat - starts[:-1].repeat(found)).astype(np.int32))
+            lengths.append(found)
+        begins = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
+        return np.concatenate(columns), np.concatenate(values), begins
+
+
+def _positions(words: Integers, mask: NDArray[np.bool_]) -> Integers:
+    """Where ``mask`` is true; ``words`` is the same memory."""
+    some = np.flatnonzero(words != 0)
+    within = np.flatnonzero(words[some].view(bool))
+    positions: Integers = some[within >> 3] * 8 + (within & 7)
+    return positions

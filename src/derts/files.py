@@ -1,0 +1,81 @@
+"""Files that are whole or not there: atomic writes, and a lock on a folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from derts.errors import DertsError
+
+LOCK = ".lock"
+"""The file that a process which writes to a folder holds."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that a reader, or a crash, never sees half of it."""
+    if path.exists() and not path.is_file():  # a pipe or a device, such as /dev/stdout
+        path.write_bytes(content)
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Let the new name in a folder outlast a power cut, where the system can."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # not every system opens folders
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run folder, made if it is not there, against every other process.
+
+    The system drops the lock when its owner ends, killed or not; the file itself stays, because
+    removing it would let two processes lock two files of the same name.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, locked(Path(folder)), locked(Path(folder)):
+    ...     pass
+    Traceback (most recent call last):
+    derts.errors.DertsError: ... is in use by process ...: wait for it, or choose another folder
+    """
+    try:
+        import fcntl
+    except ImportError:  # a system without flock
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(handle, 32).decode("ascii", "replace").strip() or "another"
+            raise DertsError(
+                f"{folder} is in use by process {owner}: wait for it, or choose another folder"
+            ) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                raise  # these: a file system without locks
+        os.ftruncate(handle, 0)
+        os.write(handle, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        os.close(handle)

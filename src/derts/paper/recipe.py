@@ -1,0 +1,213 @@
+"""The paper's tables as recipes: TOML files that expand into cells."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from derts.errors import DertsError
+from derts.paper.numbers import paper
+
+NAMES = (*(f"table{number}" for number in range(1, 9)), "figure2", "case-study")
+"""What can be reproduced."""
+FILTERS = (
+    "dataset", "shot", "learner", "strategy", "backbone", "classes", "noise", "ratio", "weights",
+    "fraction",
+)  # fmt: skip
+ALL_CLASSES = ("0", "64")  # other words for all of them
+SHORT_NAMES = {"mini": "mini-imagenet", "tiered": "tiered-imagenet"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One training run but for its seed, in the paper's terms; `classes` 0 means all.
+
+    `selects` is --strategy.selects where a recipe decides it, else empty.
+    """
+
+    dataset: str
+    way: int
+    shot: int
+    backbone: str
+    learner: str
+    strategy: str
+    classes: int
+    noise: float
+    updates: int
+    ratio: float
+    weights: bool
+    selects: str = ""
+
+    @property
+    def place(self) -> str:
+        """All but learner and strategy, in words."""
+        parts = [f"{self.dataset} {self.way}-way {self.shot}-shot {self.backbone}"]
+        parts += [f"{self.classes} classes"] if self.classes else []
+        parts += [f"{100 * self.noise:.0f}% noise"] if self.noise else []
+        return ", ".join(parts)
+
+    @property
+    def variant(self) -> str:
+        """The strategy, with what differs from its usual form."""
+        parts = [self.strategy]
+        parts += [f"ratio {self.ratio:g}"] if self.ratio != 0.3 else []
+        parts += [] if self.weights else ["no weights"]
+        return ", ".join(parts)
+
+    def __str__(self) -> str:
+        return f"{self.place}, {self.learner}, {self.variant}"
+
+    def baseline(self) -> Setting:
+        """The same with random sampling, from which differences are taken."""
+        return replace(self, strategy="random", ratio=0.3, weights=True, selects="")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table: a setting, measured after a share of its updates."""
+
+    table: str
+    setting: Setting
+    fraction: float
+    metric: str
+    paper: float | None
+    paper_interval: float | None
+
+    @property
+    def label(self) -> str:
+        """Tells cells of a table apart."""
+        return f"{self.setting}, {100 * self.fraction:g}% of {self.setting.updates}"
+
+
+@cache
+def read_recipe(name: str) -> dict[str, Any]:
+    """A recipe file as nested dictionaries.
+
+    >>> read_recipe("common")["run"]["meta_batch"]
+    32
+    """
+    file = resources.files("derts.paper").joinpath("recipes", f"{name}.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def chosen_names(words: Sequence[str]) -> tuple[str, ...]:
+    """The names asked for, `all` written out, each once.
+
+    >>> chosen_names(["table2", "all"])[:3]
+    ('table2', 'table1', 'table3')
+    """
+    if not words:
+        raise DertsError(f"nothing to reproduce: name some of {', '.join(NAMES)}, or all")
+    found: list[str] = []
+    for word in words:
+        if word != "all" and word not in NAMES:
+            near = difflib.get_close_matches(word, (*NAMES, "all"), n=1)
+            hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(NAMES)}, all"
+            raise DertsError(f"nothing is called {word!r}: {hint}")
+        found += NAMES if word == "all" else [word]
+    return tuple(dict.fromkeys(found))
+
+
+def cells(name: str) -> tuple[Cell, ...]:
+    """All cells of a table, figure or study, each with the paper's number where there is one.
+
+    >>> cell = cells("table1")[0]
+    >>> str(cell.setting), cell.fraction, cell.paper
+    ('mini-imagenet 5-way 5-shot cnn4, anil, random', 0.1, 56.5)
+    """
+    recipe = read_recipe(name)
+    metric = recipe["metric"]
+    key = "accuracy" if metric == "accuracy" else "seconds_per_iteration"
+    theirs = paper()["tables"][recipe["paper"]]["cells"] if "paper" in recipe else []
+    found = []
+    for setting in _settings(recipe):
+        for fraction in recipe["points"]:
+            matching = [row for row in theirs if _is_of(row, setting, fraction)]
+            row = matching[0] if matching else {}
+            found.append(Cell(name, setting, fraction, metric, row.get(key), row.get("ci95")))
+    return tuple(found)
+
+
+def _settings(recipe: dict[str, Any]) -> Iterator[Setting]:
+    names = [item.name for item in fields(Setting)]
+    for grid in recipe["grid"]:
+        for values in itertools.product(*({"selects": [""], **grid}[name] for name in names)):
+            yield Setting(**dict(zip(names, values, strict=True)))
+
+
+def _is_of(row: dict[str, Any], setting: Setting, fraction: float) -> bool:
+    """Whether a row of paper.json is about a setting; what the row leaves open agrees with all."""
+    strategies = read_recipe("common")["strategies"]
+    ours: dict[str, Any] = {
+        **{item.name: getattr(setting, item.name) for item in fields(Setting)},
+        "strategy": strategies[setting.strategy]["of"],
+        "fraction_of_training": fraction,
+        "classes": setting.classes or 64,
+        "iterations": round(fraction * setting.updates),
+    }
+    return all(row[key] in (None, ours[key]) for key in ours if key in row)
+
+
+def with_references(found: Sequence[Cell]) -> list[Cell]:
+    """Cells, and those of random sampling from which their differences are taken.
+
+    >>> len(cells("case-study")), len(with_references(cells("case-study")))
+    (2, 3)
+    """
+    wanted = {(cell.setting, cell.fraction): cell for cell in found}
+    for cell in found:
+        baseline = replace(cell, setting=cell.setting.baseline(), paper=None, paper_interval=None)
+        wanted.setdefault((baseline.setting, cell.fraction), baseline)
+    return list(wanted.values())
+
+
+def keep_only(found: Sequence[Cell], words: Sequence[str]) -> tuple[Cell, ...]:
+    """The cells that every key=value agrees with; values of one key are alternatives.
+
+    >>> kept = keep_only(cells("table3"), ["learner=anil,strategy=random,strategy=us", "shot=5"])
+    >>> [cell.setting.strategy for cell in kept]
+    ['random', 'us']
+    """
+    wanted: dict[str, set[str]] = {}
+    for word in ",".join(words).split(",") if words else []:
+        key, sign, value = word.strip().partition("=")
+        if key not in FILTERS or not sign or not value:
+            raise DertsError(
+                f"--only {word.strip()!r} is not understood: write key=value, with key one of "
+                f"{', '.join(FILTERS)}"
+            )
+        choices = {_text(cell, key) for cell in found}
+        value = SHORT_NAMES.get(value, value)
+        value = f"{float(value):g}" if _is_number(value) else value
+        value = "all" if key == "classes" and value in ALL_CLASSES else value
+        if value not in choices:
+            raise DertsError(
+                f"--only {key}={value} leaves nothing: {key} is {' or '.join(sorted(choices))}"
+            )
+        wanted.setdefault(key, set()).add(value)
+    return tuple(
+        cell for cell in found if all(_text(cell, key) in values for key, values in wanted.items())
+    )
+
+
+def _text(cell: Cell, key: str) -> str:
+    value = cell.fraction if key == "fraction" else getattr(cell.setting, key)
+    if key == "weights":
+        return "yes" if value else "no"
+    if key == "classes" and value == 0:
+        return "all"
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,199 @@
+"""A run folder: config.toml, events.jsonl, rounds/, checkpoints/ and result.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from derts.config import LearnerConfig, StrategyConfig, TrainConfig
+from derts.config_file import read_config, to_toml
+from derts.errors import DertsError
+from derts.files import LOCK, write_atomically
+
+if TYPE_CHECKING:
+    from derts.selection.round_record import RoundRecord
+
+Event = dict[str, Any]
+KEEP_ROUNDS = 3
+# what a setting that a run's config does not name was when it was written
+AS_IT_WAS = TrainConfig(
+    learner=LearnerConfig(smoothing=0.0),
+    strategy=StrategyConfig(pool_images=0, doubt="none", selects="always"),
+)
+
+
+def updates_at_random(events: Iterable[Event], until: int) -> tuple[int, int]:
+    """Up to update `until`: updates on random tasks for want of a choice, and all since a first.
+
+    >>> rounds = [{"event": "round", "update": 10, "random": 4}, {"event": "round", "update": 30}]
+    >>> updates_at_random(rounds, until=35)
+    (20, 25)
+    """
+    looks = [event for event in events if event["event"] == "round"]
+    if not looks:
+        return 0, 0
+    ends = [*(look["update"] for look in looks[1:]), until]
+    spans = [end - look["update"] for look, end in zip(looks, ends, strict=True)]
+    random = [span for look, span in zip(looks, spans, strict=True) if "random" in look]
+    return sum(random), sum(spans)
+
+
+class Run:
+    """One run's folder. `Run.create` starts a new one, `Run.open` reads an existing one."""
+
+    def __init__(self, path: Path, config: TrainConfig) -> None:
+        self.path = path
+        self.config = config
+
+    @staticmethod
+    def create(path: Path | str, config: TrainConfig, *, overwrite: bool = False) -> Run:
+        """Make the folder and save the resolved config in it; an old run there is emptied."""
+        path = Path(path)
+        Run.check_free(path, overwrite=overwrite)
+        path.mkdir(parents=True, exist_ok=True)
+        # the config last: until then the folder is known as a run, should we be killed
+        for old in sorted(path.iterdir(), key=lambda file: file.name == "config.toml"):
+            if old.is_dir() and not old.is_symlink():
+                shutil.rmtree(old)
+            elif old.name != LOCK:
+                old.unlink()
+        write_atomically(path / "config.toml", to_toml(config).encode())
+        (path / "checkpoints").mkdir()
+        return Run(path, config)
+
+    @staticmethod
+    def check_free(path: Path | str, *, overwrite: bool = False) -> None:
+        """Refuse a folder that holds anything but, with `overwrite`, an older run."""
+        path = Path(path)
+        if not path.exists() or (path.is_dir() and all(map(_left_behind, path.iterdir()))):
+            return
+        is_run = (path / "config.toml").exists()
+        if not (overwrite and is_run):
+            fix = "choose another --out" + (" or pass --overwrite" if is_run else "")
+            raise DertsError(f"{path} already exists: {fix}")
+
+    @staticmethod
+    def open(path: Path | str) -> Run:
+        """An existing run, or a DertsError that says what is not there."""
+        path = Path(path)
+        if not (path / "config.toml").is_file():
+            raise DertsError(
+                f"{path} is not a run folder (no config.toml): give a folder that derts train wrote"
+            )
+        return Run(path, read_config(path / "config.toml", AS_IT_WAS))
+
+    def log(self, event: Event) -> None:
+        """Append one line to events.jsonl."""
+        with (self.path / "events.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(event) + "\n")
+
+    def events(self) -> Iterator[Event]:
+        """All events so far; a line cut off by a crash ends the listing."""
+        try:
+            content = (self.path / "events.jsonl").read_bytes()
+        except FileNotFoundError:
+            return
+        for number, line in enumerate(content.splitlines(), 1):
+            try:
+                event = json.loads(line)
+            except ValueError:  # no JSON, or not even text
+                return
+            if not isinstance(event, dict):
+                raise DertsError(
+                    f"line {number} of {self.path / 'events.jsonl'} is no event of a run: remove it"
+                )
+            yield event
+
+    def positions(self) -> dict[str, int]:
+        """How long each of the run's logs (*.jsonl) is, in bytes that are safely on the disk."""
+        found = {}
+        for log in sorted(self.path.glob("*.jsonl")):
+            with log.open("rb+") as file:
+                os.fsync(file.fileno())
+                found[log.name] = file.seek(0, os.SEEK_END)
+        return found
+
+    def rewind(self, positions: Mapping[str, int]) -> None:
+        """Cut the logs back to what `positions` gave, and clear what a killed process left."""
+        lengths = list(positions.values()) if isinstance(positions, Mapping) else [-1]
+        if not all(isinstance(length, int) and length >= 0 for length in lengths):
+            raise DertsError(
+                f"the newest checkpoint of {self.path} does not say how long its logs are: remove "
+                "it to go on from the one before"
+            )
+        for log in self.path.glob("*.jsonl"):
+            if (length := positions.get(log.name, 0)) < log.stat().st_size:
+                os.truncate(log, length)
+        for leftover in (*self.path.glob(".*.tmp"), *self.path.glob("*/.*.tmp")):
+            leftover.unlink(missing_ok=True)
+
+    def positions_at(self, update: int) -> dict[str, int]:
+        """As `positions` was at an update, for checkpoints of a version that did not keep it."""
+        found, events = self.positions(), "events.jsonl"
+        if events in found:
+            found[events] = 0
+            for line in (self.path / events).read_bytes().splitlines(keepends=True):
+                try:
+                    if json.loads(line)["update"] > update:
+                        break
+                except (ValueError, KeyError, TypeError):
+                    break
+                found[events] += len(line)
+        return found
+
+    def keep_round(self, record: RoundRecord) -> None:
+        """Keep what a round decided task by task, for the report; only of the newest rounds."""
+        folder = self.path / "rounds"
+        folder.mkdir(exist_ok=True)
+        write_atomically(folder / f"round-{record.number:06d}.safetensors", record.to_bytes())
+        for old in self.round_files()[:-KEEP_ROUNDS]:
+            old.unlink(missing_ok=True)
+
+    def round_files(self) -> list[Path]:
+        """The records of rounds that are kept, oldest first."""
+        return sorted((self.path / "rounds").glob("round-*.safetensors"))
+
+    def result(self) -> Event | None:
+        """What result.json holds; None while the run is not finished."""
+        path = self.path / "result.json"
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise DertsError(f"{path} is damaged ({error}): remove it and resume") from None
+        if not _is_result(found):
+            raise DertsError(f"{path} holds no result: remove it and resume the run")
+        return found
+
+    def write_result(self, result: Event, name: str = "result.json") -> Path:
+        """Write a result as JSON, whole or not at all."""
+        target = self.path / name
+        write_atomically(target, (json.dumps(result, indent=1) + "\n").encode())
+        return target
+
+
+def is_number(value: object) -> bool:
+    """Whether a value from JSON can be counted with."""
+    return isinstance(value, int | float) and abs(value) < 1e300  # no NaN either
+
+
+def _is_result(found: object) -> TypeGuard[Event]:
+    """Whether this has what is read from a result, and of the right kind."""
+    return (
+        isinstance(found, dict)
+        and all(is_number(found.get(name)) for name in ("accuracy", "interval", "updates"))
+        and isinstance(found.get("split"), str)
+        and all(isinstance(found.get(name, {}), dict) for name in ("seconds", "code", "machine"))
+        and isinstance(found.get("accuracies", []), list)
+        and all(map(is_number, found.get("accuracies", [])))
+    )
+
+
+def _left_behind(file: Path) -> bool:
+    """Whether this is all that a process killed before it began would leave."""
+    return file.name == LOCK or (file.name.startswith(".") and file.suffix == ".tmp")

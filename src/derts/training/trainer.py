@@ -1,0 +1,260 @@
+"""Stage 7: the training loop, the same for every learner and strategy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from derts.clock import SELECTION_PHASES, TRAINING_PHASES, Clock
+from derts.config import TrainConfig
+from derts.data.streaming import StreamedTable
+from derts.data.table import ImageTable
+from derts.distributed import Group
+from derts.hardware import choose_device
+from derts.learners import build_learner
+from derts.progress import Advance
+from derts.selection import build_strategy
+from derts.selection.strategy import Context
+from derts.training.bad_numbers import IN_A_ROW, bad_numbers, usable_losses
+from derts.training.best import Best
+from derts.training.drawing import TaskDrawer, training_images
+from derts.training.hardware import place_learner, place_table
+from derts.training.measured import Measured
+from derts.training.step import Updater
+from derts.training.window import BadStreak, Window
+
+Log = Callable[[dict[str, Any]], None]
+
+
+class Trainer(Measured):
+    """Trains one learner on one table; `state_dict` holds all that is needed to go on.
+
+    >>> from derts.config import *
+    >>> from derts.data import glyphs
+    >>> config = TrainConfig(model=ModelConfig(width=8), tasks=TaskConfig(shot=1, query=1),
+    ...                      updates=2, meta_batch=2)
+    >>> trainer = Trainer(config, glyphs(characters=40, images_per_character=4))
+    >>> trainer.train()
+    >>> trainer.update
+    2
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        tables: Mapping[str, ImageTable],
+        log: Log = lambda event: None,
+        group: Group | None = None,
+    ) -> None:
+        self.config = config = config.resolved()
+        super().__init__()
+        self.group = group or Group()
+        self.device = self.group.device or choose_device(config.hardware)
+        self.tables = tables
+        self.images = place_table(
+            training_images(self.split("train"), config.tasks), self.device, config.hardware
+        )
+        self.drawer = TaskDrawer(config, self.images, lambda: self.split("val"))
+        self.draw = self.drawer.draw
+        self.learner = build_learner(
+            config.learner,
+            config.model,
+            way=config.tasks.way,
+            image_shape=self.images.image_shape,
+            seed=config.seed,
+        )
+        if not self.group.alone:
+            # messages between processes cannot be compiled
+            config = replace(config, hardware=replace(config.hardware, compile=False))
+        place_learner(self.learner, config, self.device)
+        self.updater = Updater(
+            self.learner,
+            self.images,
+            config.optimiser,
+            config.meta_batch,
+            self.group,
+            augmented=config.augment.active,
+        )
+        self.strategy = build_strategy(config.strategy)
+        self.clock = Clock(self.device)
+        self.log = log
+        self.update = 0
+        self.tasks_trained = 0
+        self.streak = BadStreak()
+        self.window = Window()
+        self.context = Context(
+            self.learner,
+            self.images,
+            self.draw,
+            config.meta_batch,
+            seed=config.seed,
+            clock=self.clock,
+            log=log,
+            validation_images=self._validation_images(),
+            draw_validation=self.drawer.draw_validation,
+            group=self.group,
+        )
+        self.draw(1, "check", 0)  # impossible tasks are refused before the first update
+        self.strategy.check(self.context)
+        if config.model.drop_block:
+            torch.manual_seed(config.seed + self.group.rank)
+
+    @property
+    def optimiser(self) -> torch.optim.Optimizer:
+        """The outer loop's optimiser."""
+        return self.updater.optimiser
+
+    def _validation_images(self) -> ImageTable | None:
+        """Beside the model where the strategy uses them, else where they are."""
+        found = self.tables.get("val")
+        if found is None or self.config.strategy.name != "ats":
+            return found
+        return place_table(found, self.device, self.config.hardware)
+
+    def learning_rate(self) -> float:
+        """The learning rate of the next update."""
+        base = self.config.optimiser.lr or 0.0
+        if self.config.optimiser.schedule == "constant":
+            return base
+        return base * 0.5 * (1 + math.cos(math.pi * self.update / self.config.updates))
+
+    def train(
+        self,
+        until: int | None = None,
+        advance: Advance = lambda count=1, note=None: None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Train up to an update (default: the last) or until `stopping` says so.
+
+        `advance` hears of progress. Where `stopping` ends it, the event under way stays open and
+        is part of `state_dict`: the run's record does not show the stop.
+        """
+        until = self.config.updates if until is None else min(until, self.config.updates)
+        self.learner.train()
+        if not self.window.values:
+            self.window.before = dict(self.clock.seconds)
+        while self.update < until and not self._must_stop(stopping):
+            self.window.values.append(self.step())
+            at_event = self.update % self.config.log_every == 0 or self.update == until
+            if at_event or self.update % IN_A_ROW == 0:
+                self.clock.settle("update")  # or looking would wait for the GPU, uncounted
+                self._look()
+            if at_event:
+                advance(len(self.window.values), self._log_window())
+
+    def step(self) -> torch.Tensor:
+        """One update; returns its mean loss, mean accuracy and gradient norm as a tensor [3].
+
+        Where one of them is not finite, everything is left as it was.
+        """
+        self.context.update = self.update
+        self.context.progress = self.update / self.config.updates
+        with self.clock.phase("tasks"):
+            batch = self.strategy.next_batch(self.context)
+            self._prefetch()
+        with self.clock.phase("update"):
+            outcome, values = self.updater.run(
+                self.drawer.seen_anew(batch.pool, self.update),
+                lambda losses: self.strategy.weigh(batch, usable_losses(losses)),
+                self.learning_rate(),
+            )
+        self.strategy.observe(outcome)
+        self.streak.remember(batch.pool, outcome.losses)
+        self.update += 1
+        self.tasks_trained += len(batch.pool)
+        per_task = batch.pool.support.shape[1] + batch.pool.query.shape[1]
+        self.window.images += len(batch.pool) * per_task
+        return values
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next update depends on."""
+        return {
+            "update": self.update,
+            "tasks_trained": self.tasks_trained,
+            "learner": self.learner.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "strategy": self.strategy.state_dict(),
+            "random": torch.get_rng_state(),
+            "device_random": (
+                torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
+            ),
+            "seconds": dict(self.clock.seconds),
+            "window": self.window.state_dict(),
+            "skipped": self.streak.skipped,
+            "skipped_in_a_row": self.streak.in_a_row,
+            "best": None if self.best is None else self.best.as_values(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`'s value."""
+        if not 0 <= state["update"] <= self.config.updates:
+            raise ValueError(f"it is at update {state['update']} of {self.config.updates}")
+        self.learner.load_state_dict(state["learner"])
+        self.updater.load_state_dict(state["optimiser"])
+        self.strategy.load_state_dict(state["strategy"])
+        torch.set_rng_state(state["random"])
+        if self.group.rank:  # the state is that of the first process
+            torch.manual_seed(self.config.seed + self.group.rank + state["update"])
+        self.update, self.tasks_trained = state["update"], state["tasks_trained"]
+        self.clock.seconds = dict(state["seconds"])
+        self.best = Best.from_values(state.get("best"))
+        if "window" not in state:  # written by an older version, between two events
+            return
+        if state["device_random"] is not None and self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["device_random"], self.device)
+        self.window = Window.from_state(state["window"], self.device)
+        self.streak.skipped = state["skipped"]
+        self.streak.in_a_row = state["skipped_in_a_row"]
+
+    def _prefetch(self) -> None:
+        """Let images that are streamed be fetched for the next update while this one computes."""
+        if not isinstance(self.images, StreamedTable) or self.update + 1 == self.config.updates:
+            return
+        following = self.strategy.ahead(self.context)
+        if following is not None:
+            mine = following[self.group.part(len(following))]
+            self.images.prefetch(torch.cat((mine.support, mine.query), 1))
+
+    def _must_stop(self, stopping: Callable[[], bool]) -> bool:
+        """Several processes stop at the same update, and ask each other only now and then."""
+        if self.group.alone:
+            return stopping()
+        return self.update % IN_A_ROW == 0 and self.group.any(stopping())
+
+    def _look(self) -> None:
+        """Record the updates that were skipped; end training after too many in a row."""
+        first = self.update - len(self.window.values) + self.window.looked + 1
+        for number, finite in enumerate(self.window.look(), first):
+            if not finite:
+                self.log({"event": "skipped", "update": number, "cause": "not finite"})
+            if self.streak.count(finite):
+                tasks = self.streak.tasks(self.update - number)
+                raise bad_numbers(self.config, self.learner, self.images, number, tasks)
+
+    def _log_window(self) -> str:
+        window, self.window = self.window, Window(dict(self.clock.seconds))
+        event = window.event(self.clock.seconds)
+        self.log(
+            {
+                "event": "update",
+                "update": self.update,
+                "lr": self.learning_rate(),
+                "skipped": self.streak.skipped,
+                **event,
+            }
+        )
+        if "loss" not in event:
+            return "skipped: loss or gradient not finite"
+        note = f"loss {event['loss']:.3f} accuracy {event['accuracy']:.1f}%"
+        share = self._selection_share()
+        return f"{note} selection {100 * share:.0f}%" if share else note
+
+    def _selection_share(self) -> float:
+        """Share of the training time that went into choosing tasks."""
+        seconds = self.clock.seconds
+        whole = sum(seconds.get(name, 0.0) for name in TRAINING_PHASES)
+        return sum(seconds.get(name, 0.0) for name in SELECTION_PHASES) / max(whole, 1e-9)

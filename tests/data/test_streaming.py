@@ -1,0 +1,74 @@
+"""Streamed images: the same numbers as images in memory, fetched ahead."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from derts.config import (
+    EvaluationConfig,
+    HardwareConfig,
+    ModelConfig,
+    TaskConfig,
+    TrainConfig,
+)
+from derts.config_file import with_values
+from derts.data import ImageTable
+from derts.data.streaming import AHEAD, StreamedTable
+from derts.training import Trainer
+
+Tables = dict[str, ImageTable]
+
+SMALL = TrainConfig(
+    tasks=TaskConfig(shot=1, query=2),
+    model=ModelConfig(width=4),
+    evaluation=EvaluationConfig(tasks=20, query=3),
+    updates=9,
+    meta_batch=4,
+)
+LIMITED = HardwareConfig(image_memory_gib=1e-4)  # 107 kB; the glyphs take three times as much
+
+
+def test_any_indices_come_out_right_expected_or_not(letters: Tables) -> None:
+    table = letters["train"]
+    streamed = StreamedTable.of(table, torch.device("cpu"))
+    random = torch.Generator().manual_seed(0)
+    asked = [torch.randint(len(table), (3, 5), generator=random) for _ in range(6)]
+    for number, indices in enumerate(asked):
+        if number % 2:
+            streamed.prefetch(asked[(number + 1) % len(asked)])
+        assert torch.equal(streamed.gather(indices), table.gather(indices))
+    assert len(streamed._expected) <= AHEAD
+
+
+@pytest.mark.parametrize("strategy", ["random", "us", "derts"])
+def test_training_from_streamed_images_gives_the_same_weights_and_is_prefetched(
+    strategy: str, letters: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = {"warmup": 2, "pool": 20, "ratio": 0.6, "selects": "always", "drop_score": "none"}
+    config = with_values(SMALL, {"strategy": {"name": strategy, **rounds}}, "test")
+    plain = Trainer(config, letters)
+    plain.train()
+    late = 0
+    fetch = StreamedTable.gather
+
+    def gather(self: StreamedTable, indices: torch.Tensor) -> torch.Tensor:
+        nonlocal late
+        known = [expected for expected, _ in self._expected if expected.shape == indices.shape]
+        late += not any(torch.equal(expected, indices) for expected in known)
+        return fetch(self, indices)
+
+    monkeypatch.setattr(StreamedTable, "gather", gather)
+    streamed = Trainer(replace(config, hardware=LIMITED), letters)
+    assert isinstance(streamed.images, StreamedTable)
+    streamed.train()
+    for key, value in plain.learner.state_dict().items():
+        assert torch.equal(value, streamed.learner.state_dict()[key])
+    # the first batch; in rounds also the pool's images and the first batch of each of 3 rounds
+    assert late <= (1 if strategy != "derts" else 1 + 2 * 3)
+    assert streamed.evaluate("test") == plain.evaluate("test")
+
+
+def test_images_below_the_limit_stay_where_they_are(letters: Tables) -> None:
+    roomy = replace(SMALL, hardware=HardwareConfig(image_memory_gib=1.0))
+    assert not isinstance(Trainer(roomy, letters).images, StreamedTable)

@@ -1,0 +1,227 @@
+"""The engines against naive loops, on inputs made to be awkward: ties, duplicates, extremes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import derts.facility_location.greedy as facility_greedy
+from derts.facility_location.device import (
+    DeviceDistances,
+    assign_on_device,
+    greedy_without_waiting,
+)
+from derts.facility_location.distances import Distances
+from derts.facility_location.engines import assign, lazy
+from derts.facility_location.greedy import greedy
+from derts.facility_location.selecting import Engine, select
+
+Points = NDArray[np.float32]
+ENGINES: tuple[Engine, ...] = ("greedy", "lazy", "stochastic")
+
+
+@st.composite
+def matrices(draw: st.DrawFn, largest: int = 40) -> Points:
+    """Random rows; coarse ones are full of ties and duplicates."""
+    count, dimensions = draw(st.integers(1, largest)), draw(st.sampled_from([1, 2, 5, 30]))
+    generator = np.random.default_rng(draw(st.integers(0, 2**20)))
+    points = generator.standard_normal((count, dimensions))
+    if draw(st.booleans()):
+        points = np.round(points)
+    shift, scale = draw(st.sampled_from([0.0, 7.0])), draw(st.sampled_from([1e-6, 1.0, 1e6]))
+    return ((points + shift) * scale).astype(np.float32)
+
+
+@st.composite
+def problems(draw: st.DrawFn, largest: int = 40) -> tuple[Points, int]:
+    points = draw(matrices(largest))
+    return points, draw(st.integers(1, len(points)))
+
+
+def all_distances(points: Points) -> NDArray[np.float32]:
+    distances = Distances(torch.from_numpy(points), 1.0)
+    return distances.rows(np.arange(len(points)))
+
+
+def naive_greedy(matrix: NDArray[np.float32], k: int) -> tuple[list[int], list[float]]:
+    nearest = np.full(len(matrix), matrix.max(), np.float64)
+    picks: list[int] = []
+    gains: list[float] = []
+    for _ in range(k):
+        best, most = -1, -1.0
+        for candidate in range(len(matrix)):
+            gain = float(np.maximum(nearest - matrix[candidate], 0).sum())
+            if candidate not in picks and gain > most:
+                best, most = candidate, gain
+        picks.append(best)
+        gains.append(most)
+        nearest = np.minimum(nearest, matrix[best])
+    return picks, gains
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems())
+def test_greedy_and_lazy_are_the_naive_greedy_to_the_last_bit(problem: tuple[Points, int]) -> None:
+    points, k = problem
+    distances = Distances(torch.from_numpy(points), 1.0)
+    expected = naive_greedy(all_distances(points), k)
+    for picks, gains, _ in (greedy(distances, k, 1.0), lazy(distances, k)):
+        assert (picks.tolist(), gains.tolist()) == expected
+
+
+@settings(max_examples=150, deadline=None)
+@given(problems(largest=60), st.sampled_from([0, 4]))
+def test_rounds_from_the_first_pick_on_are_the_naive_greedy(
+    problem: tuple[Points, int], most_before: int
+) -> None:
+    points, k = problem
+    distances = Distances(torch.from_numpy(points), 1.0)
+    matrix = all_distances(points)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(facility_greedy, "LISTED_SHARE", 1.0)
+        patch.setattr(facility_greedy, "LISTED_PER_ROW", len(points))
+        patch.setattr(facility_greedy, "ROUND_PICKS", most_before)
+        patch.setattr(facility_greedy, "ENTRIES_PER_PICK", math.inf)
+        picks, gains, nearest = greedy(distances, k, 1.0)
+    assert (picks.tolist(), gains.tolist()) == naive_greedy(matrix, k)
+    # Rounds look further than k; what they saw there must leave no trace.
+    assert nearest.tolist() == matrix[picks].min(0).tolist()
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(), st.sampled_from(ENGINES), st.integers(0, 9))
+def test_what_every_selection_promises(
+    problem: tuple[Points, int], engine: Engine, seed: int
+) -> None:
+    points, k = problem
+    selection = select(points, k, engine=engine, seed=seed)
+    picks = selection.indices.tolist()
+    assert len(set(picks)) == k
+    assert float(selection.weights.sum()) == len(points)
+    assert (selection.gains >= 0).all()
+    if engine != "stochastic":
+        assert (selection.gains.diff() <= 0).all()
+    matrix = all_distances(points)
+    counts = dict.fromkeys(picks, 0)
+    for row in range(len(points)):
+        owner = row if row in counts else min(picks, key=lambda pick: (matrix[row, pick], pick))
+        counts[owner] += 1
+        assert picks[int(selection.assignment[row])] == owner
+    assert selection.weights.tolist() == list(counts.values())
+    again = select(torch.from_numpy(points), k, engine=engine, seed=seed)
+    assert again.to_json() == selection.to_json()
+
+
+@settings(max_examples=25, deadline=None)
+@given(problems(largest=9))
+def test_greedy_reaches_the_share_of_the_optimum_it_must(problem: tuple[Points, int]) -> None:
+    points, k = problem
+    matrix = all_distances(points).astype(np.float64)
+    ceiling = len(points) * matrix.max()
+    best = max(
+        ceiling - matrix[list(subset)].min(0).sum()
+        for subset in itertools.combinations(range(len(points)), k)
+    )
+    picks, _, _ = greedy(Distances(torch.from_numpy(points), 1.0), k, 1.0)
+    reached = ceiling - matrix[picks].min(0).sum()
+    assert reached >= (1 - 1 / math.e) * best - 1e-9 * ceiling
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems(), st.sampled_from(ENGINES))
+def test_blocks_give_the_answer_of_the_kept_matrix(
+    problem: tuple[Points, int], engine: Engine
+) -> None:
+    points, k = problem
+    kept = select(points, k, engine=engine)
+    blocked = select(points, k, engine=engine, memory_limit_gib=0)
+    assert blocked.to_json() == kept.to_json()
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems())
+def test_the_device_path_is_the_cpu_path(problem: tuple[Points, int]) -> None:
+    points, k = problem
+    tensor = torch.from_numpy(points)
+    expected, gains, nearest = greedy(Distances(tensor, 1.0), k, 1.0)
+    on_device = DeviceDistances(tensor, 1.0)
+    assert on_device.kept is not None
+    found = greedy_without_waiting(on_device.kept, k)
+    assert found[0].tolist() == expected.tolist()
+    assert found[1].tolist() == gains.tolist()
+    assert found[2].tolist() == nearest.tolist()
+    owners = assign_on_device(on_device.kept, found[0], found[2])
+    assert owners.tolist() == assign(on_device, expected, nearest).tolist()
+    for distances in (on_device, DeviceDistances(tensor, 0)):
+        assert greedy(distances, k, 1.0)[0].tolist() == expected.tolist()
+        distances._height = 3  # more than one block
+        assert distances.assign(found[0], found[2]).tolist() == owners.tolist()
+    whole = on_device.greedy(k)
+    assert whole is not None
+    assert [values.tolist() for values in whole[:3]] == [values.tolist() for values in found]
+    assert (
+        DeviceDistances(tensor, 0).greedy(k) is None
+    )  # without kernels the other engine is better
+
+
+@pytest.mark.parametrize("dimensions", [3, 40])
+@pytest.mark.parametrize("memory_limit_gib", [0.0, 1.0])
+def test_threads_blocks_and_lists_at_a_size_that_uses_them(
+    dimensions: int, memory_limit_gib: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = torch.randn(700, dimensions, generator=torch.Generator().manual_seed(1))
+    distances = Distances(points, memory_limit_gib)
+    expected = naive_greedy(distances.rows(np.arange(700)), 60)
+    for share in (1.0, 0.1, 0.0):
+        monkeypatch.setattr(facility_greedy, "LISTED_SHARE", share)
+        picks, gains, _ = greedy(distances, 60, 1.0)
+        assert (picks.tolist(), gains.tolist()) == expected
+
+
+@pytest.mark.parametrize("dimensions", [2, 24, 25, 300])
+def test_distances_are_exact_symmetric_and_zero_for_duplicates(dimensions: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(60, dimensions, generator=generator) * 1e-3 + 100
+    points[30:40] = points[:10]
+    points[40:50] = points[:10] + 1e-4
+    expected = torch.cdist(
+        points.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist"
+    ).numpy()
+    for distances in (Distances(points, 1.0), DeviceDistances(points, 1.0)):
+        matrix = distances.rows(np.arange(60))
+        assert (matrix == matrix.T).all()
+        assert (matrix[np.arange(10), np.arange(30, 40)] == 0).all()
+        np.testing.assert_allclose(matrix * distances.scale, expected, rtol=1e-4, atol=1e-9)
+
+
+def test_an_outlier_does_not_blur_the_rest() -> None:
+    points = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+    points[17] = 1e4
+    with_outlier = select(points, 30)
+    assert 17 in with_outlier.indices.tolist()
+    rest = torch.cdist(points, points[with_outlier.indices]).min(1).values
+    assert with_outlier.objective == pytest.approx(float(rest.double().sum()), rel=1e-4)
+
+
+def test_lists_wait_until_they_fit_the_memory() -> None:
+    points = torch.randn(300, 4, generator=torch.Generator().manual_seed(2))
+    roomy = select(points, 90)
+    assert select(points, 90, memory_limit_gib=1e-5).indices.tolist() == roomy.indices.tolist()
+
+
+def test_stochastic_is_close_to_greedy_and_better_than_chance_on_clusters() -> None:
+    generator = torch.Generator().manual_seed(3)
+    centres = 10 * torch.randn(20, 5, generator=generator)
+    points = centres.repeat_interleave(20, 0) + torch.randn(400, 5, generator=generator)
+    exact = select(points, 40).objective
+    random_rows = torch.randperm(400, generator=generator)[:40]
+    chance = float(torch.cdist(points, points[random_rows]).min(1).values.sum())
+    assert exact * 0.98 <= select(points, 40, engine="stochastic").objective <= exact * 1.25
+    assert exact * 1.25 < chance

@@ -1,0 +1,54 @@
+"""Curves: what runs logged, by update, kept as JSON."""
+
+from pathlib import Path
+
+import pytest
+
+from derts.config import TrainConfig
+from derts.errors import DertsError
+from derts.paper.curves import Curve, collect_curves, draw_curves, load_curves, save_curves
+from derts.paper.job import Folders, make_jobs
+from derts.paper.recipe import cells
+from derts.paper.scale import Scale, parse_datasets
+from derts.training.run_folder import Run
+
+
+def test_curves_are_what_was_logged(tmp_path: Path) -> None:
+    scale = Scale(parse_datasets(["glyphs"]))
+    jobs = make_jobs(cells("figure2"), [0, 1], scale, Folders(tmp_path))
+    (setting, seed), job = next(iter(jobs.items()))
+    run = Run.create(job.folder, TrainConfig())
+    for event in (
+        {"event": "start", "update": 0},
+        {"event": "update", "update": 1, "loss": 1.0},
+        {"event": "update", "update": 2, "loss": 2.0},
+        {"event": "validation", "update": 2, "accuracy": 40.0},
+        {"event": "round", "update": 2},
+        {"event": "update", "update": 3},  # skipped: there is no loss
+        {"event": "update", "update": 4, "loss": 0.5},
+        {"event": "validation", "update": 4, "accuracy": 50.0},
+        {"event": "update", "update": 5, "loss": 0.1},
+    ):
+        run.log(event)
+    (found,) = collect_curves(jobs)
+    assert found == Curve(
+        "anil, 25% noise", setting.strategy, seed, (2, 4), (40.0, 50.0), (1.5, 0.5)
+    )
+    save_curves([found], tmp_path / "curves.json")
+    assert load_curves(tmp_path / "curves.json") == [found]
+
+
+def test_runs_of_different_lengths_are_drawn_together(tmp_path: Path) -> None:
+    long = Curve("p", "derts", 0, (1, 2, 3), (1.0, 2.0, 3.0), (3.0, 2.0, 1.0))
+    short = Curve("p", "derts", 1, (1,), (1.0,), (3.0,))
+    draw_curves([long, short], tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("text", ["{", "[3]", '[{"panel": "p"}]', "3"])
+def test_damaged_curves_are_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "bad.json").write_text(text)
+    with pytest.raises(DertsError, match="holds no curves"):
+        load_curves(tmp_path / "bad.json")
+    with pytest.raises(DertsError, match="no curves at"):
+        load_curves(tmp_path / "none.json")

@@ -1,0 +1,116 @@
+"""Runs on a Ray cluster of two nodes on this machine, one of which is killed."""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from derts.errors import DertsError
+from derts.paper.board import Board
+from derts.paper.job import Job, point_file
+from derts.paper.on_ray import Remote, absolute, run_on_ray, write_files
+from derts.training.run import open_trainer
+from derts.training.run_folder import Run
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def two_nodes() -> Iterator[Any]:
+    """A head and a second node, with one CPU each."""
+    ray = pytest.importorskip("ray", reason="Ray is an extra: pip install 'derts[ray]'")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster()
+    try:
+        cluster.add_node(num_cpus=1)
+        second = cluster.add_node(num_cpus=1)
+        ray.init(address=cluster.address, log_to_driver=False)
+        cluster.wait_for_nodes(60)
+    except Exception as error:  # whatever Ray finds wrong with a small or guarded machine
+        cluster.shutdown()
+        pytest.skip(f"no Ray cluster starts on this machine: {error}")
+    yield cluster, second
+    ray.shutdown()
+    cluster.shutdown()
+
+
+class Watched(Board):
+    """Remembers which runs were begun again."""
+
+    again: list[Job]
+
+    def waits_again(self, job: Job, why: str) -> None:
+        self.again.append(job)
+        super().waits_again(job, why)
+
+
+def test_runs_of_a_killed_node_finish_on_the_other(
+    two_nodes: Any, protonet_jobs: list[Job]
+) -> None:
+    cluster, second = two_nodes
+    jobs = [
+        replace(
+            job,
+            config=replace(job.config, updates=300, validate_every=100, checkpoint_every=10),
+            until=300,
+            points=(300,),
+        )
+        for job in protonet_jobs
+    ]
+    board = Watched(jobs, None)
+    board.again = []
+
+    def kill_when_both_are_at_work() -> None:
+        deadline = time.monotonic() + 400  # a busy machine
+        while time.monotonic() < deadline:
+            logs = [job.folder / "events.jsonl" for job in jobs]
+            if sum(log.exists() and '"update": 30,' in log.read_text() for log in logs) >= 2:
+                break
+            time.sleep(0.05)
+        cluster.remove_node(second, allow_graceful=False)
+
+    killer = threading.Thread(target=kill_when_both_are_at_work)
+    killer.start()
+    endings = run_on_ray(jobs, board)
+    killer.join()
+    assert sorted(map(str, endings.finished)) == sorted(map(str, jobs))
+    assert not endings.failed
+    assert all(point_file(job.folder, 300).is_file() for job in jobs)
+    assert len(board.again) == 1
+    events = Run.open(board.again[0].folder).events()
+    begun = [event["update"] for event in events if event["event"] == "start"]
+    assert begun[-1] >= 20  # it went on from its checkpoint
+
+
+def test_a_run_comes_back_whole_from_a_node_with_a_file_system_of_its_own(
+    protonet_jobs: list[Job], tmp_path: Path
+) -> None:
+    job = protonet_jobs[0]
+    remote = Remote()
+    assert remote.run(job)[0] == "finished"
+    copy = tmp_path / "copy"
+    write_files(copy, remote.files(job.folder))
+    assert (copy / "result.json").read_bytes() == (job.folder / "result.json").read_bytes()
+    assert open_trainer(copy).update == job.until
+
+
+def test_paths_mean_the_same_in_another_folder(protonet_jobs: list[Job], in_folder: Path) -> None:
+    job = protonet_jobs[0]
+    near = replace(job, folder=Path("run"), config=replace(job.config, data="store"))
+    far = absolute(near)
+    assert (far.folder, far.config.data) == (in_folder / "run", str(in_folder / "store"))
+    assert absolute(job).config.data == "glyphs"
+
+
+def test_without_ray_there_is_one_line(
+    protonet_jobs: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(DertsError, match=r"--on ray needs Ray: pip install 'derts\[ray\]'"):
+        run_on_ray(protonet_jobs, Board(protonet_jobs, None))

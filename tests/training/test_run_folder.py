@@ -1,0 +1,76 @@
+"""Run folders in lists and side by side, and what listens while they grow."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from derts.cli import run
+from derts.report.tensorboard import tensorboard_listener
+
+FLAGS = [
+    "--preset", "demo", "--data", "glyphs-40x10", "--model.width", "4", "--updates", "4",
+    "--tasks.shot", "1", "--tasks.query", "2", "--meta-batch", "2", "--evaluation.tasks", "5",
+    "--evaluation.query", "3", "--quiet", "--strategy.warmup", "2", "--strategy.pool", "12",
+]  # fmt: skip
+
+
+def test_runs_are_listed_and_compared(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("random", "derts"):
+        for seed in ("0", "1"):
+            words = ["train", *FLAGS, "--strategy.name", name, "--seed", seed]
+            assert run([*words, "--out", f"runs/{name}{seed}"]) == 0
+    (in_folder / "runs" / "derts1" / "result.json").unlink()
+    (in_folder / "runs" / "broken").mkdir()
+    (in_folder / "runs" / "broken" / "config.toml").write_text("updates = many")
+    capsys.readouterr()
+    assert run(["runs"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("finished") == 3
+    assert "at update 4 of 4" in shown
+    assert "cannot be read" in shown
+    compared = [f"runs/{name}" for name in ("derts0", "random0", "derts1", "random1")]
+    assert run(["compare", *compared]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[2].startswith("random")
+    saved = {
+        name: json.loads((in_folder / "runs" / name / "result.json").read_text())["accuracy"]
+        for name in ("random0", "derts0")
+    }
+    assert f"{saved['derts0'] - saved['random0']:+.2f}" in table[3]  # the one seed that both have
+    assert any(line.startswith("strategy.name") for line in table)
+
+
+def test_tensorboard_or_a_clear_refusal(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+    assert run(["train", *FLAGS, "--tensorboard", "--out", "run"]) == 2
+    assert "derts[tensorboard]" in capsys.readouterr().err
+    assert not (in_folder / "run").exists()
+
+
+def test_tensorboard_gets_every_event(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
+    listen = tensorboard_listener(tmp_path / "board")
+    listen({"event": "update", "update": 3, "loss": 0.5})
+    assert any((tmp_path / "board").iterdir())
+
+
+def test_the_code_is_known_by_its_recipes_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import derts.provenance
+
+    def source() -> str:
+        return derts.provenance.code_version.__wrapped__()["source"]
+
+    (tmp_path / "recipes").mkdir()
+    recipe = tmp_path / "recipes" / "common.toml"
+    recipe.write_text("updates = 1")
+    monkeypatch.setattr(derts.provenance, "__file__", str(tmp_path / "runs.py"))
+    before = source()
+    (tmp_path / "notes.txt").write_text("no code")
+    assert source() == before
+    recipe.write_text("updates = 2")
+    assert source() != before
