@@ -1,12 +1,13 @@
-# Two commands do everything on a fresh machine:
-#   make demo   set up, train on built-in data, print a table
-#   make test   set up, run every check
+# Everything on a fresh machine:
+#   make demo    set up, train on built-in data, print a table
+#   make check   set up, run the quick checks (under two minutes)
+#   make test    set up, run every check
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test soak audit setup format clean
+.PHONY: demo check test lint soak audit setup format clean
 
 setup: $(READY)
 
@@ -18,10 +19,15 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/derts demo
 
-test: $(READY)
+lint: $(READY)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
+
+check: lint
+	$(BIN)/pytest -m "not slow"
+
+test: lint
 	$(BIN)/pytest
 
 # what takes too long for every test run: about ten minutes; the figures are committed
