@@ -53,7 +53,7 @@ _HOMES = {
     "StoreDescription": "store",
     "describe_store": "store",
     "find_source": "find",
-    "from_dataset": "torch_dataset",
+    "from_dataset": "dataset",
     "glyphs": "glyph_data",
     "image_names": "store",
     "open_data": "open",
@@ -61,7 +61,7 @@ _HOMES = {
     "prepare": "preparation",
     "save_table": "write",
     "verify_store": "store",
-    "with_rotated_classes": "turned",
+    "with_rotated_classes": "rotated",
 }
 
 
