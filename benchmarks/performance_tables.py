@@ -6,13 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import curve_tables
-import recipe_tables
-import research_tables
 from result_files import Rows, Values, read
 
 from derts.comparison import Comparison
-from derts.statistics import over_seeds, paired_difference
+from derts.statistics import over_seeds
 
 ROOT = Path(__file__).parent.parent
 FIGURE = ROOT / "docs" / "figures" / "growth.png"
@@ -45,7 +42,11 @@ def breakdown_rows() -> Rows:
 def overheads() -> dict[tuple[str, str], Values]:
     """What strategies cost, by learner and strategy; ATS as it was measured last."""
     files = ("overhead-h200.json", "overhead-ats-h200.json")
-    found = {(row["learner"], row["strategy"]): row for row in read(files[0])["results"]}
+    found = {
+        (row["learner"], row["strategy"]): row
+        for row in read(files[0])["results"]
+        if row["strategy"] != "derts, bank"  # an option that is gone (research/log.md)
+    }
     later = {(row["learner"], row["strategy"]): row for row in read(files[1])["results"]}
     return found | {key: row for key, row in later.items() if key[1] == "ats"}
 
@@ -77,9 +78,8 @@ def target_rows() -> Rows:
         peer = (updates[learner, "resnet12", "loop"]["ms"], "the usual loop")
         add(f"update, {learner}, ResNet-12", "61 ms arithmetic", peer, mine, 110, " ms")
     for learner in ("anil", "protonet"):
-        for name in ("derts", "derts, bank"):
-            ratio = overhead[learner, name]["ratio"]
-            add(f"{name} / random, {learner}", "1", (1.58, "the paper"), ratio, 1.08, "")
+        ratio = overhead[learner, "derts"]["ratio"]
+        add(f"derts / random, {learner}", "1", (1.58, "the paper"), ratio, 1.08, "")
     for learner in ("anil", "protonet"):
         ratio = overhead[learner, "us"]["ratio"]
         add(f"us / random, {learner}", "1", (1.15, "the paper"), ratio, 1.05, "")
@@ -115,32 +115,6 @@ def overhead_rows() -> Rows:
     return rows
 
 
-def staleness_rows() -> Rows:
-    """What `derts diagnose` says of estimates from a bank and from fresh features, over seeds."""
-    runs = read("staleness-cpu.json")["results"]
-    rows: Rows = [
-        ("learner", "updates", "random subsets", "fresh", "from the bank", "bank − fresh",
-         "distances, fresh", "from the bank")
-    ]  # fmt: skip
-    for learner, at in dict.fromkeys((run["learner"], run["updates"]) for run in runs):
-        mine = [run for run in runs if (run["learner"], run["updates"]) == (learner, at)]
-        errors = [list(run["error"].values()) for run in mine]
-        ranks = [list(run["rank_correlation"].values()) for run in mine]
-        fresh, stale = (list(column) for column in zip(*errors, strict=True))
-        random = over_seeds([run["random"] for run in mine]).mean
-        rows.append(
-            (
-                learner,
-                str(at),
-                f"{random:.3f}",
-                *(f"{over_seeds(values).mean:.3f}" for values in (fresh, stale)),
-                paired_difference(stale, fresh).shown("+", 3),
-                *(f"{over_seeds(list(values)).mean:.3f}" for values in zip(*ranks, strict=True)),
-            )
-        )
-    return rows
-
-
 def fused_rows() -> Rows:
     """Accuracy with the kernels beside the plain path's."""
     rows: Rows = [("learner", "plain path, compiled", "kernels", "ms before", "ms now")]
@@ -152,20 +126,6 @@ def fused_rows() -> Rows:
             shown.append(str(over_seeds([run["accuracy"] for run in mine])))
             times.append(sorted(run["ms_per_update"] for run in mine)[len(mine) // 2])
         rows.append((learner, *shown, *(f"{time:.1f}" for time in times)))
-    return rows
-
-
-def cpu_rows() -> Rows:
-    """An update on a CPU that gives freed memory back to the system, and one that keeps it."""
-    rows: Rows = [("strategy", "freed memory", "ms per update", "of it the system's", "MiB")]
-    for row in read("freed-memory-cpu.json")["results"]:
-        share, kept = (
-            f"{100 * row['system_share']:.0f}%",
-            {"keep": "kept", "give back": "given back"},
-        )
-        rows.append(
-            (row["strategy"], kept[row["freed"]], f"{row['ms']:.0f}", share, f"{row['mib']:.0f}")
-        )
     return rows
 
 
@@ -252,6 +212,21 @@ def strategy_rows() -> Rows:
     return rows
 
 
+def redundant_rows() -> Rows:
+    """Pools in which most tasks repeat each other."""
+    rows: Rows = [("learner", "strategy", "accuracy", "− random", "rare tasks trained on")]
+    files = {"protonet": "redundant-pools-cpu.json", "anil": "redundant-pools-anil-cpu.json"}
+    for learner, file in files.items():
+        found = Comparison(read(file)["runs"])
+        for name in found.variants:
+            accuracy = str(over_seeds(list(found.accuracies(name).values())))
+            difference = "" if name == "random" else found.difference(name, "random").shown("+")
+            share = found.mean(name, lambda run: run["rare_share"])
+            assert share is not None
+            rows.append((learner, name, accuracy, difference, f"{100 * share:.0f}%"))
+    return rows
+
+
 def kernel_rows() -> Rows:
     """Every kernel's difference from its plain counterpart, and its time."""
     rows: Rows = [("kernel", "differs by", "allowed", "ms")]
@@ -273,17 +248,10 @@ BLOCKS: dict[Path, dict[str, Callable[[], Rows]]] = {
         "breakdown": breakdown_rows,
         "accuracy": fused_rows,
         "overhead": overhead_rows,
-        "staleness": staleness_rows,
-        "cpu": cpu_rows,
         "growth": growth_rows,
         "kernels": kernel_rows,
     },
-    ROOT / "docs" / "strategies.md": {"measured": strategy_rows},
-    ROOT / "docs" / "research-log.md": {
-        **research_tables.BLOCKS,
-        **recipe_tables.BLOCKS,
-        **curve_tables.BLOCKS,
-    },
+    ROOT / "docs" / "strategies.md": {"measured": strategy_rows, "redundant": redundant_rows},
 }
 
 

@@ -1,4 +1,4 @@
-"""Tables of docs/research-log.md: the paper's cells by one recipe and by another, test classes."""
+"""The paper's cells by one recipe and by another, test classes."""
 
 from __future__ import annotations
 

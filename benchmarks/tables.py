@@ -90,7 +90,7 @@ seed each, in a scan that printed test accuracy too and was not kept. Its test a
 extent chosen. ANIL's recipe is SPEC's, unchanged (a rate of 0.0025 was tried and was no better).
 MAML's inner loop is one of three tried on validation classes, not the best by 0.7 points but
 twice as fast. ANIL's known-good values have label smoothing since
-([research-log.md](research-log.md)); these runs are without.
+(research/log.md); these runs are without.
 
 {markdown(rows)}
 """
@@ -179,21 +179,6 @@ one run: what matters is the drop, not the choice among good tasks.
 """
 
 
-def drop_rules(path: Path) -> str:
-    """The rules by which the demo could drop tasks."""
-    content = json.loads(path.read_text(encoding="utf-8"))
-    found = Comparison(content["runs"])
-    settings, cores = found.results[0]["config"], content["machine"]["cores"]
-    return f"""## Which drop rule: glyphs, validation characters
-
-`python benchmarks/drop_rules.py --out results/{path.name}` (on {cores} CPU cores): the demo's
-ProtoNet, {settings["updates"]} updates ({settings["strategy"]["warmup"]} a shared warm-up), 60% of
-tasks mislabelled, {len(found.accuracies("random"))} seeds, accuracy on 600 **validation** tasks.
-
-{markdown(found.table())}
-"""
-
-
 def diagnoses(paths: list[Path]) -> str:
     """What `derts diagnose` found on trained checkpoints."""
     parts = []
@@ -231,7 +216,6 @@ def page() -> str:
         ("baseline-h200.json", baseline),
         ("noisy-tasks-h200.json", noisy_tasks),
         ("noisy-tasks-validation-h200.json", chosen_on_validation),
-        ("drop-rules-cpu.json", drop_rules),
     ):
         if (RESULTS / name).exists():
             parts.append(write(RESULTS / name))

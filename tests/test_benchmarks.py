@@ -60,12 +60,6 @@ def test_streaming_runs(tmp_path: Path) -> None:
     assert found["ratio"] > 0
 
 
-def test_drop_rules_runs(tmp_path: Path) -> None:
-    words = ["--quick", "--seeds", "0", "--out", str(tmp_path / "out.json")]
-    assert len(program("drop_rules.py", *words).splitlines()) == 7
-    assert len(program("drop_rules.py", *words, "--noise", "swap").splitlines()) == 6
-
-
 def test_noisy_tasks_runs_and_never_makes_a_run_twice(tmp_path: Path) -> None:
     words = ["--data", "glyphs", "--preset", "--learners", "protonet", "--seeds", "0"]
     words += [
@@ -124,62 +118,6 @@ def test_an_update_is_taken_apart(tmp_path: Path) -> None:
         assert 0 < parts == pytest.approx(row["kernels_ms"])
 
 
-def test_kept_memory_is_measured(tmp_path: Path) -> None:
-    program("freed_memory.py", "--quick", "--out", str(tmp_path / "out.json"))
-    rows = json.loads((tmp_path / "out.json").read_text())["results"]
-    assert [row["freed"] for row in rows] == ["give back", "keep"] * 2
-
-
-def test_soft_targets_runs(tmp_path: Path) -> None:
-    words = ["--quick", "--seeds", "0", "--learners", "anil", "--out", str(tmp_path / "out.json")]
-    assert len(program("soft_targets.py", *words).splitlines()) == 6
-
-
-def test_staleness_compares_fresh_features_with_those_of_a_bank(tmp_path: Path) -> None:
-    words = ["--quick", "--seeds", "0", "--out", str(tmp_path / "out.json")]
-    assert len(program("staleness.py", *words).splitlines()) == 6
-    for row in json.loads((tmp_path / "out.json").read_text())["results"]:
-        assert 0 < row["kept"] <= 1
-        fresh, stale = row["rank_correlation"].values()
-        assert fresh != stale
-
-
-def test_few_classes_keeps_a_curve_per_run(tmp_path: Path) -> None:
-    words = ["--quick", "--learners", "anil", "--out", str(tmp_path / "out.json")]
-    assert len(program("few_classes.py", *words).splitlines()) == 7
-    runs = json.loads((tmp_path / "out.json").read_text())["runs"]
-    assert [list(run["validation"]) for run in runs] == [[str(n) for n in range(1, 9)]] * 7
-    assert runs[1]["config"]["augment"] == {"mirror": True, "shift": 4}
-
-
-def test_a_call_adds_its_runs_to_the_file(tmp_path: Path) -> None:
-    words = ["--quick", "--learners", "anil", "--out", str(tmp_path / "out.json"), "--variants"]
-    for variants in (["random"], ["random", "random, seen anew"]):
-        program("few_classes.py", *words, *variants)
-    runs = json.loads((tmp_path / "out.json").read_text())["runs"]
-    assert [run["variant"] for run in runs] == ["random", "random, seen anew"]
-    assert all(run["code"] and run["machine"] for run in runs)
-
-
-def test_wrong_labels_are_learnt_with_images_as_they_are_and_seen_anew(tmp_path: Path) -> None:
-    words = ["--quick", "--learners", "protonet", "--tasks", "25% swapped"]
-    program("wrong_labels_seen_anew.py", *words, "--out", str(tmp_path / "out.json"))
-    runs = json.loads((tmp_path / "out.json").read_text())["runs"]
-    told = [(run["images"], run["strategy"]) for run in runs]
-    assert told == [(images, name) for images in ("as they are", "seen anew")
-                    for name in ("random", "derts")]  # fmt: skip
-    for run in runs:
-        assert run["config"]["tasks"]["noise"] == "swap"
-        assert run["config"]["augment"]["mirror"] == (run["images"] == "seen anew")
-
-
-def test_choices_among_clean_tasks_differ(tmp_path: Path) -> None:
-    words = ["--quick", "--seeds", "0", "--learners", "protonet", "--out", str(tmp_path / "o.json")]
-    assert len(program("clean_choices.py", *words).splitlines()) == 8
-    runs = json.loads((tmp_path / "o.json").read_text())["runs"]
-    assert len({tuple(run["accuracies"]) for run in runs}) >= 6  # two updates part few of them
-
-
 def test_learning_curves_are_those_of_the_run(tmp_path: Path) -> None:
     only = "shot=1,learner=protonet,strategy=random"
     words = ["table1", "--dataset", "glyphs", "--only", only, "--updates-scale", "0.002"]
@@ -201,14 +139,6 @@ def test_redundant_pools_are_mostly_of_common_characters(tmp_path: Path) -> None
     runs = json.loads((tmp_path / "out.json").read_text())["runs"]
     shares = {run["variant"]: run["rare_share"] for run in runs}
     assert shares["random"] < 0.5 < shares["random, every task as likely"]
-
-
-def test_evenness_is_followed_along_training(tmp_path: Path) -> None:
-    words = ["--quick", "--learners", "protonet", "--out", str(tmp_path / "out.json")]
-    assert len(program("even_pools.py", *words, "--kinds", "glyphs").splitlines()) == 1
-    (run,) = json.loads((tmp_path / "out.json").read_text())["runs"]
-    assert list(run["evenness"]) == ["60", "62"]
-    assert all(len(values) == 10 and values[0] > 0.3 for values in run["evenness"].values())
 
 
 def test_without_a_gpu_the_kernels_are_not_checked() -> None:

@@ -14,7 +14,7 @@ LONGEST_REST = 4
 """Rounds of random tasks after which a pool is looked at again, at the latest."""
 EVEN = 0.8
 """Rows of at least this evenness are even: about 1 in clean pools of mini-ImageNet, far less where
-nine in ten tasks are of a few classes (docs/research-log.md, `python benchmarks/even_pools.py`)."""
+nine in ten tasks are of a few classes (research/log.md)."""
 
 
 def evenness(rows: Tensor, random: torch.Generator) -> float:
