@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,10 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
+    ROOT / "research" / "log.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
+HISTORY = {"CHANGELOG.md", "log.md", "moved.md"}  # these name what is gone, too
 # what makes a command of the documentation quick enough for a test
 QUICK = {
     "data prepare": ["--size", "28", "--workers", "1", "--overwrite"],
@@ -67,7 +70,8 @@ def test_python_blocks_are_doctests(page: Path) -> None:
             assert text.startswith(">>> "), f"{page.name}: pytest would not run\n{text}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in HISTORY],
+                         ids=lambda page: page.name)  # fmt: skip
 def test_commands_and_options_exist(page: Path, options: dict[str, list[str]]) -> None:
     text = page.read_text(encoding="utf-8")
     inline = [
@@ -89,6 +93,7 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name}: no {target}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["docs/own-data.md", "README.md", "docs/index.md"])
 def test_a_new_user_can_follow(
     page: str, photos: Path, in_folder: Path, capsys: pytest.CaptureFixture[str]
@@ -116,6 +121,7 @@ def test_a_new_user_can_follow(
         assert {"predictions.csv", "predictions.png", "report.html", "model.safetensors"} <= made
 
 
+@pytest.mark.slow
 def test_the_papers_experiments_can_be_followed(
     in_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,18 +131,45 @@ def test_the_papers_experiments_can_be_followed(
     (in_folder / "results").symlink_to(ROOT / "results")
     assert run(reproduce[4]) == 0
     assert "Measured on: NVIDIA H200, in bfloat16." in capsys.readouterr().out
-    for words in reproduce[:3]:  # the next, all of it, runs in tests/reproduce
+    for words in reproduce[:3]:  # the next, all of it, runs in tests/paper
         text = " ".join(words).replace("mini=stores/mini", "glyphs").replace("--preset gpu", "")
         small = ["--updates-scale", "0.0002", "--seeds", "1"]
         assert run([*text.split(), *small]) == 0, f"{text}: {capsys.readouterr().err}"
     assert list(in_folder.rglob("*.md"))
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_options_in_prose_and_tables_exist(page: Path, options: dict[str, list[str]]) -> None:
+    if page.name in HISTORY:
+        return
+    known = {word for words in options.values() for word in words}
+    text = page.read_text(encoding="utf-8")
+    for option in re.findall(r"`(--(?:[a-z-]+\.)[a-z-]+)", text):
+        assert option in known, f"{page.name}: no {option}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_use_the_fields_words_and_name_no_machine(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "/work/" not in text
+    for words in ("seen anew", "by heart", "mended", "mending"):
+        assert words not in text, f"{page.name}: {words}"
+
+
+def test_readme_and_log_are_short() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(readme.split()) <= 700
+    assert "make demo" in readme
+    assert "make test" in readme
+    for entry in (ROOT / "research/log.md").read_text(encoding="utf-8").split("\n## ")[1:]:
+        heading, *lines = entry.strip().splitlines()
+        assert len(lines) <= 8, heading
+
+
 def test_every_page_is_on_the_site() -> None:
     site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     listed = re.findall(r": ([\w-]+\.md)$", site, re.M)
-    assert all((ROOT / "docs" / name).is_file() for name in listed)
-    assert len(listed) == len(set(listed)) >= 9
+    assert sorted(listed) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
 
 
 def test_version_is_the_same_everywhere() -> None:
@@ -144,12 +177,21 @@ def test_version_is_the_same_everywhere() -> None:
 
     assert f"version: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"## {__version__}\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["tool"]["hatch"]["version"]["path"] == "src/derts/__init__.py"
+
+
+def test_workflows_run_the_versions_that_the_package_names() -> None:
+    named = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    tests = (ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8")
+    assert re.findall(r"python-version: (\[.*\])", tests) == [str(named).replace("'", '"')]
 
 
 @pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("mkdocs", "material", "mkdocstrings")),
     reason="the site's programs are not installed: pip install 'derts[docs]'",
 )
+@pytest.mark.slow
 def test_the_site_builds_strictly(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q"]
     command += ["-f", str(ROOT / "mkdocs.yml"), "-d", str(tmp_path / "site")]

@@ -35,6 +35,7 @@ def learned(shown: str) -> tuple[float, float]:
     return found["before"], found["after"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["own_loop.py", "data_loader.py", "easyfsl_sampler.py"])
 def test_a_strangers_loop_learns(name: str) -> None:
     before, after = learned(output_of(name))
