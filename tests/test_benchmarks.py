@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.slow
 
 
 def program(name: str, *words: str, folder: Path = ROOT) -> str:

@@ -57,6 +57,7 @@ print("done", sorted(set(COMMANDS) - set(commands)))
 """
 
 
+@pytest.mark.slow
 def test_no_command_asks_for_the_network(in_folder: Path) -> None:
     """Every socket call of the interpreter is refused while all commands run."""
     for number in range(9):
@@ -81,6 +82,7 @@ def test_the_refusal_would_be_noticed(in_folder: Path) -> None:
     assert "asked for the network" in answer.stderr
 
 
+@pytest.mark.slow
 def test_files_stay_closed_and_the_record_small_over_a_run(in_folder: Path) -> None:
     """200 updates; 2,000 with a limit on memory are `make soak`."""
     command = [sys.executable, str(SOAK), "found.json", "--updates", "200", "--no-limit"]
