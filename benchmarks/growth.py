@@ -26,7 +26,7 @@ import torch
 from derts.config import TrainConfig
 from derts.config_file import apply_presets, with_values
 from derts.data import ImageTable
-from derts.facility_location.selecting import select
+from derts.facility_location import select
 from derts.provenance import code_version, machine
 from derts.training import Trainer
 

@@ -33,13 +33,9 @@ from torch import Tensor
 
 from derts.config_file import apply_presets, with_values
 from derts.data import ImageTable
-from derts.facility_location.device import (
-    KERNEL_ROWS,
-    DeviceDistances,
-    greedy_without_waiting,
-)
 from derts.facility_location.distances import Distances
 from derts.facility_location.greedy import greedy as plain_greedy
+from derts.facility_location.on_gpu import DeviceDistances
 from derts.kernels import usable_on
 from derts.kernels.operations import FusedOperations, PlainOperations
 from derts.provenance import code_version, machine
@@ -158,8 +154,7 @@ def without_matrix(distances: DeviceDistances, k: int) -> tuple[Tensor, ...]:
     distances.kept, kept = None, distances.kept
     found = distances.greedy(k)
     distances.kept = kept
-    assert found is not None
-    return found[:3]
+    return found
 
 
 def host_greedy(points: Tensor, k: int) -> tuple[Tensor, ...]:
@@ -170,7 +165,7 @@ def host_greedy(points: Tensor, k: int) -> tuple[Tensor, ...]:
 
 def pool_kernels() -> list[Row]:
     """Inner products and greedy selection of a pool of 3,200 tasks."""
-    from derts.facility_location.greedy_kernel import greedy
+    from derts.facility_location.gpu_kernels import greedy_kept
     from derts.kernels.inner_products import inner_products
 
     features, rows = random(38_400, 1600), torch.randint(0, 38_400, (3200, 100), device=DEVICE)
@@ -193,16 +188,16 @@ def pool_kernels() -> list[Row]:
             assert turned is not None
             wrong = int((turned != matrix).sum())
             answers.append(row("the same of points that lie column by column", wrong, 0, time))
-        pairs = zip(greedy(matrix, 960), greedy_without_waiting(matrix, 960), strict=True)
+        pairs = zip(greedy_kept(matrix, 960), host_greedy(points, 960), strict=True)
         wrong = sum(int((a != b).sum()) for a, b in pairs)
-        time = milliseconds(lambda m=matrix: greedy(m, 960))  # type: ignore[misc]
+        time = milliseconds(lambda m=matrix: greedy_kept(m, 960))  # type: ignore[misc]
         answers.append(row(f"greedy selection, d = {dimensions}", wrong, 0, time))
     for size in (3200, 20_000):
         points = torch.randn(size, 5, device=DEVICE).round(decimals=1)  # ties
         distances, k = DeviceDistances(points, 2.0), size // 10
         ours = without_matrix(distances, k)
-        assert distances.kept is not None
-        other = greedy(distances.kept, k) if size <= KERNEL_ROWS else host_greedy(points, k)
+        kept = distances.kept
+        other = host_greedy(points, k) if kept is None else greedy_kept(kept, k)
         wrong = sum(int((a != b).sum()) for a, b in zip(ours, other, strict=True))
         time = milliseconds(lambda d=distances, n=k: without_matrix(d, n))  # type: ignore[misc]
         answers.append(row(f"greedy selection without a matrix, N = {size:,}", wrong, 0, time))

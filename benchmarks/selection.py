@@ -29,10 +29,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from derts.facility_location import Engine, select
 from derts.facility_location.distances import Distances
-from derts.facility_location.engines import assign
 from derts.facility_location.greedy import greedy
-from derts.facility_location.selecting import Engine, select
+from derts.facility_location.selection import assign
 
 ROOT = Path(__file__).resolve().parents[1]
 JSON, TABLE = ROOT / "results/selection-cpu.json", ROOT / "docs/selection.md"

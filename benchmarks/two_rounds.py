@@ -12,8 +12,7 @@ from pathlib import Path
 
 import torch
 
-from derts.facility_location.selecting import select
-from derts.facility_location.two_rounds import select_two_rounds
+from derts.facility_location import select, select_two_rounds
 from derts.files import write_atomically
 from derts.provenance import code_version, machine
 from derts.tasks.randomness import generator

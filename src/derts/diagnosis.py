@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from derts.data.table import ImageTable
-from derts.facility_location.selecting import select
+from derts.facility_location import select
 from derts.gradients import (
     PoolEstimate,
     estimate_pool,

@@ -13,15 +13,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import derts.facility_location.greedy as facility_greedy
-from derts.facility_location.device import (
-    DeviceDistances,
-    assign_on_device,
-    greedy_without_waiting,
-)
+from derts.facility_location import Engine, select
 from derts.facility_location.distances import Distances
-from derts.facility_location.engines import assign, lazy
 from derts.facility_location.greedy import greedy
-from derts.facility_location.selecting import Engine, select
+from derts.facility_location.lazy_and_stochastic import lazy
+from derts.facility_location.on_gpu import DeviceDistances
+from derts.facility_location.selection import assign
 
 Points = NDArray[np.float32]
 ENGINES: tuple[Engine, ...] = ("greedy", "lazy", "stochastic")
@@ -147,28 +144,28 @@ def test_blocks_give_the_answer_of_the_kept_matrix(
 
 @settings(max_examples=30, deadline=None)
 @given(problems())
-def test_the_device_path_is_the_cpu_path(problem: tuple[Points, int]) -> None:
+def test_what_a_gpu_works_with_is_what_the_cpu_has(problem: tuple[Points, int]) -> None:
     points, k = problem
     tensor = torch.from_numpy(points)
-    expected, gains, nearest = greedy(Distances(tensor, 1.0), k, 1.0)
-    on_device = DeviceDistances(tensor, 1.0)
-    assert on_device.kept is not None
-    found = greedy_without_waiting(on_device.kept, k)
-    assert found[0].tolist() == expected.tolist()
-    assert found[1].tolist() == gains.tolist()
-    assert found[2].tolist() == nearest.tolist()
-    owners = assign_on_device(on_device.kept, found[0], found[2])
-    assert owners.tolist() == assign(on_device, expected, nearest).tolist()
-    for distances in (on_device, DeviceDistances(tensor, 0)):
-        assert greedy(distances, k, 1.0)[0].tolist() == expected.tolist()
-        distances._height = 3  # more than one block
-        assert distances.assign(found[0], found[2]).tolist() == owners.tolist()
-    whole = on_device.greedy(k)
-    assert whole is not None
-    assert [values.tolist() for values in whole[:3]] == [values.tolist() for values in found]
-    assert (
-        DeviceDistances(tensor, 0).greedy(k) is None
-    )  # without kernels the other engine is better
+    distances = Distances(tensor, 1.0)
+    picks, _, nearest = greedy(distances, k, 1.0)
+    expected = assign(distances, picks, nearest).tolist()
+    for limit, height in ((1.0, len(points)), (1.0, 3), (0.0, 3)):
+        on_device = DeviceDistances(tensor, limit)
+        on_device._height = height  # more than one block, if small
+        if on_device.kept is not None:
+            assert on_device.kept.tolist() == all_distances(points).tolist()
+        found = on_device.assign(torch.from_numpy(picks), torch.from_numpy(nearest))
+        assert found.tolist() == expected
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize(("rows", "dimensions"), [(500, 5), (500, 100), (20_000, 5)])
+def test_a_gpu_gives_the_answer_of_the_cpu(rows: int, dimensions: int) -> None:
+    points = torch.randn(rows, dimensions, generator=torch.Generator().manual_seed(0))
+    points = points.round(decimals=1)  # ties
+    found, expected = select(points.cuda(), rows // 20), select(points, rows // 20)
+    assert found.to_json() == expected.to_json()
 
 
 @pytest.mark.parametrize("dimensions", [3, 40])
@@ -194,8 +191,10 @@ def test_distances_are_exact_symmetric_and_zero_for_duplicates(dimensions: int) 
     expected = torch.cdist(
         points.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist"
     ).numpy()
-    for distances in (Distances(points, 1.0), DeviceDistances(points, 1.0)):
-        matrix = distances.rows(np.arange(60))
+    on_device = DeviceDistances(points, 1.0)
+    assert on_device.kept is not None
+    distances = Distances(points, 1.0)
+    for matrix in (distances.rows(np.arange(60)), on_device.kept.numpy()):
         assert (matrix == matrix.T).all()
         assert (matrix[np.arange(10), np.arange(30, 40)] == 0).all()
         np.testing.assert_allclose(matrix * distances.scale, expected, rtol=1e-4, atol=1e-9)

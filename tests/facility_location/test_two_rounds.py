@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from derts.errors import DertsError
-from derts.facility_location import two_rounds
-from derts.facility_location.selecting import select
-from derts.facility_location.two_rounds import select_two_rounds
+from derts.facility_location import select, select_two_rounds, two_rounds
 
 
 def clouds(count: int) -> torch.Tensor:

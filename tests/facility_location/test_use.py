@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,25 @@ import pytest
 import torch
 
 from derts.errors import DertsError
-from derts.facility_location.selecting import Engine, Selection, select, select_file
+from derts.facility_location import Engine, Selection, select, select_file
 
 ENGINES: tuple[Engine, ...] = ("greedy", "lazy", "stochastic")
 
 
 def points(count: int = 50, dimensions: int = 4) -> torch.Tensor:
     return torch.randn(count, dimensions, generator=torch.Generator().manual_seed(0))
+
+
+def test_it_loads_nothing_else_of_derts() -> None:
+    program = (
+        "import sys; from derts import select; "
+        "print(*(name for name in sys.modules if name.split('.')[0] == 'derts'))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    names = set(done.stdout.split())
+    assert {"derts.errors", "derts.facility_location.greedy"} <= names, done.stderr
+    inside = {name for name in names if name.startswith("derts.facility_location")}
+    assert names - inside == {"derts", "derts.errors"}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -98,7 +112,7 @@ def test_batches_hold_each_selected_row_once_with_mean_weight_one() -> None:
     again = torch.cat([batch for batch, _ in selection.batches(pool, 5, seed=1)])
     other = torch.cat([batch for batch, _ in selection.batches(pool, 5, seed=2)])
     assert again.tolist() == (rows + 100).tolist() != other.tolist()
-    with pytest.raises(DertsError, match="meta_batch is 0"):
+    with pytest.raises(DertsError, match="size is 0"):
         next(selection.batches(pool, 0))
 
 
@@ -106,6 +120,7 @@ def test_save_and_load(tmp_path: Path) -> None:
     selection = select(points(), 10)
     selection.save(tmp_path / "selection.json")
     assert Selection.load(tmp_path / "selection.json").to_json() == selection.to_json()
+    assert [file.name for file in tmp_path.iterdir()] == ["selection.json"]
     with pytest.raises(DertsError, match="cannot read"):
         Selection.load(tmp_path / "missing.json")
     (tmp_path / "other.json").write_text("[1]")

@@ -9,7 +9,7 @@ from torch import nn
 from derts.data.table import ImageTable
 from derts.errors import DertsError
 from derts.evaluation import evaluate
-from derts.facility_location.selecting import select
+from derts.facility_location import select
 from derts.gradients import ESTIMATES, estimate_gradients, estimate_pool
 from derts.learners import ANIL, AnyLearner, ProtoNet
 from derts.learners.wrapped import OwnLearner

@@ -7,7 +7,7 @@ import torch
 
 from derts.config import StrategyConfig
 from derts.errors import DertsError
-from derts.facility_location.selecting import select
+from derts.facility_location import select
 from derts.gradients import PoolEstimate
 from derts.selection.choice import choose
 from derts.selection.derts import pick_facilities

@@ -45,7 +45,7 @@ def select(arguments: Sequence[str]) -> None:
     """Parse, select, print."""
     options = parse(SelectOptions, arguments, "select", DESCRIPTION)
 
-    from derts.facility_location.selecting import select_file
+    from derts.facility_location import select_file
 
     found = select_file(
         options.gradients,

@@ -15,9 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from derts.facility_location.matrix import Doubles, Entries, Floats, Integers
-from derts.hardware import send
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Entries = tuple[NDArray[np.int32], Floats, Integers]
 
+# Relative error of float32 sums of terms none of which is negative, 1024 at most in sequence.
+QUICK_ERROR = 1032 * 2.0**-24
 CHEAP_DIMENSIONS = 24  # up to here a single row costs next to nothing
 BLOCK_ENTRIES = 1 << 20  # fewer, and starting the threads costs more than the work
 PRODUCT_ROWS = 256  # a matrix product of fewer rows waits for memory
@@ -42,7 +46,7 @@ def unit_points(points: Tensor) -> tuple[Tensor, float]:
     bound = 2 * float(torch.linalg.vector_norm(half)) * 1.001
     scale = 2.0 ** math.ceil(math.log2(bound)) if bound > 0 else 1.0
     grid = (wide - (least + half)).div_(scale).mul_(GRID).round_().div_(GRID)
-    return send(grid, points.device), scale
+    return grid.to(points.device), scale
 
 
 def factors(grid: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,7 +65,8 @@ class Distances:
 
     Kept in memory if it needs at most ``memory_limit_gib``, else recomputed by blocks of rows.
     Coordinates are rounded to 2⁻²⁵ of the diameter; from there on squared distances are exact, so
-    that the matrix is symmetric and the same on every device, bit for bit.
+    that the matrix is symmetric and the same on every device, bit for bit. Quick sums are float32
+    and err by QUICK_ERROR at most.
 
     >>> distances = Distances(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), memory_limit_gib=1.0)
     >>> distances.row(0) * distances.scale
@@ -73,11 +78,11 @@ class Distances:
         grid, self.scale = unit_points(points)
         self._left, self._right = factors(grid)
         self._rounder = rounder(self.count)
-        self._height = max(1, min(self.count, max(4, BLOCK_ENTRIES // self.count)))
         keep = 4 * self.count**2 <= memory_limit_gib * 2**30
         cheap = dimensions <= CHEAP_DIMENSIONS
-        if not (keep or cheap):
-            self._height = min(self.count, PRODUCT_ROWS)
+        self.cheap_rows = keep or cheap  # whether one row costs about its share of many
+        height = max(4, BLOCK_ENTRIES // self.count) if self.cheap_rows else PRODUCT_ROWS
+        self._height = min(self.count, height)
         # Reused by every pass: fresh arrays of this size cost page faults, the more so from torch.
         self._block = torch.from_numpy(self._empty(self._height))
         self._squares = torch.from_numpy(np.empty((self._height, self.count)))
@@ -87,10 +92,9 @@ class Distances:
             kept = torch.from_numpy(self._empty(self.count))
             self._fill(kept, mirror=not cheap)
             self._kept = kept
-        self.cheap_rows = keep or cheap
 
-    def _empty(self, *shape: int) -> Floats:
-        return np.empty((*shape, self.count), np.float32)
+    def _empty(self, height: int) -> Floats:
+        return np.empty((height, self.count), np.float32)
 
     def _parts(self, count: int) -> Iterator[slice]:
         for start in range(0, count, self._height):
@@ -126,41 +130,48 @@ class Distances:
         return out
 
     def row(self, index: int) -> Floats:
+        """Distances of one row to all rows, float32 [N]; not to be changed."""
         row: Floats = (
             self.rows(np.array([index]))[0] if self._kept is None else self._kept[index].numpy()
         )
         return row
 
     def rows(self, indices: Integers) -> Floats:
+        """Distances of the rows ``indices`` [b] to all rows, float32 [b, N]; a fresh array."""
         out = self._empty(len(indices))
         self._gather(torch.from_numpy(indices), torch.from_numpy(out))
         return out
 
     def totals(self) -> tuple[Doubles, float]:
+        """The sum of each row, quick, float64 [N], and the largest distance."""
         if not self._totals:
             views = map(self._view, self._parts(self.count))
             self._totals = [(view.sum(1), view.max()) for view in views]
         sums, largest = zip(*self._totals, strict=True)
-        return torch.cat(sums).double().numpy(), float(torch.stack(largest).max())
+        return _array(torch.cat(sums)), float(torch.stack(largest).max())
 
     def gains(self, cap: Floats) -> Doubles:
+        """Σ_j max(0, cap_j − D_ij) for each row i, quick, float64 [N]."""
         limit, sums = torch.from_numpy(cap), []
         for rows in self._parts(self.count):
             block = self._block[: rows.stop - rows.start]
             sums.append(torch.sub(limit, self._view(rows), out=block).clamp_(min=0).sum(1))
-        gains: Doubles = torch.cat(sums).double().numpy()
-        return gains
+        return _array(torch.cat(sums))
 
     def exact_gains(self, indices: Integers, cap: Floats) -> Doubles:
+        """Σ_j max(0, cap_j − D_ij) for each i of ``indices`` [b], exact, float64 [b]."""
         limit, index, capped = torch.from_numpy(cap), torch.from_numpy(indices), []
         for part in self._parts(len(indices)):
             block = self._gather(index[part], self._block[: part.stop - part.start])
             # The smaller of two float32 is exact; their difference would not be.
             capped.append(torch.minimum(block, limit, out=block).sum(1, dtype=torch.float64))
-        gains: Doubles = (limit.sum(dtype=torch.float64) - torch.cat(capped)).numpy()
-        return gains
+        return _array(limit.sum(dtype=torch.float64) - torch.cat(capped))
 
     def lost_gains(self, indices: Integers, low: Floats, high: Floats) -> Doubles:
+        """Σ_j high_j − clip(D_ji, low_j, high_j) over j of ``indices``, quick, float64 [N].
+
+        This is what candidate i loses when the caps of those rows fall from high to low.
+        """
         index = torch.from_numpy(indices)
         lower, upper = torch.from_numpy(low)[:, None], torch.from_numpy(high)[:, None]
         lost = torch.zeros(self.count, dtype=torch.float64)
@@ -168,10 +179,14 @@ class Distances:
             block = self._gather(index[part], self._block[: part.stop - part.start])
             torch.maximum(block, lower[part], out=block)
             lost += torch.sub(upper[part], block, out=block).clamp_(min=0).sum(0)
-        found: Doubles = lost.numpy()
-        return found
+        return _array(lost)
 
     def below(self, cap: Floats) -> Entries:
+        """All entries D_ji < cap_j, row by row.
+
+        Returns their columns i int32 [E], their values float32 [E] and where each row begins,
+        int64 [N + 1].
+        """
         limit = torch.from_numpy(cap)[:, None]
         # Whole words, so that zeros can be skipped eight at a time.
         words = np.zeros(-(-self._height * self.count // 8), np.int64)
@@ -182,7 +197,9 @@ class Distances:
             mask[height * self.count :] = False
             here = torch.from_numpy(mask[: height * self.count].reshape(height, self.count))
             torch.lt(block, limit[rows], out=here)
-            flat = _positions(words, mask)
+            some = np.flatnonzero(words != 0)
+            within = np.flatnonzero(words[some].view(bool))
+            flat = some[within >> 3] * 8 + (within & 7)  # where the mask is true
             starts = np.arange(height + 1) * self.count
             found = np.diff(np.searchsorted(flat, starts))
             values.append(block.numpy().reshape(-1).take(flat))
@@ -192,9 +209,7 @@ class Distances:
         return np.concatenate(columns), np.concatenate(values), begins
 
 
-def _positions(words: Integers, mask: NDArray[np.bool_]) -> Integers:
-    """Where ``mask`` is true; ``words`` is the same memory."""
-    some = np.flatnonzero(words != 0)
-    within = np.flatnonzero(words[some].view(bool))
-    positions: Integers = some[within >> 3] * 8 + (within & 7)
-    return positions
+def _array(values: Tensor) -> Doubles:
+    """A float64 array of the same values."""
+    array: Doubles = values.double().numpy()
+    return array

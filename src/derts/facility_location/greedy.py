@@ -13,7 +13,14 @@ import math
 
 import numpy as np
 
-from derts.facility_location.matrix import QUICK_ERROR, Doubles, Entries, Floats, Integers, Matrix
+from derts.facility_location.distances import (
+    QUICK_ERROR,
+    Distances,
+    Doubles,
+    Entries,
+    Floats,
+    Integers,
+)
 
 LISTED_SHARE = 1 / 50  # of all pairs; with more, whole rows are faster than lists
 LISTED_PER_ROW = 20  # with more, it is too early for rounds
@@ -34,7 +41,7 @@ class Greedy:
     All in units of ``distances.scale``.
     """
 
-    def __init__(self, distances: Matrix) -> None:
+    def __init__(self, distances: Distances) -> None:
         self.distances = distances
         sums, largest = distances.totals()
         self.nearest: Floats = np.full(distances.count, largest, np.float32)
@@ -234,7 +241,9 @@ def locally_best(columns: Integers, rows: Integers, gains: Doubles) -> Integers:
     return winners
 
 
-def greedy(distances: Matrix, k: int, memory_limit_gib: float) -> tuple[Integers, Doubles, Floats]:
+def greedy(
+    distances: Distances, k: int, memory_limit_gib: float
+) -> tuple[Integers, Doubles, Floats]:
     """The exact greedy picks.
 
     Returns picks int64 [K], their gains float64 [K] and the distance of each row to its nearest

@@ -1,19 +1,30 @@
-"""What a selection is: which rows, how much each counts, and how to train on them."""
+"""Facility location: K rows of a matrix that stand for all N of them.
+
+Maximises F(S) = C − Σ_j min_{i∈S} ‖g_j − g_i‖ with the Euclidean distance, not squared. Knows
+nothing of tasks: numbers in, row numbers and weights out. See docs/selection.md.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from derts.errors import DertsError
-from derts.files import write_atomically
+from derts.facility_location.distances import Distances, Floats, Integers
+from derts.facility_location.greedy import greedy
+from derts.facility_location.lazy_and_stochastic import lazy, stochastic
+from derts.facility_location.on_gpu import greedy_on_gpu
 
+Engine = Literal["greedy", "lazy", "stochastic"]
 Batch = TypeVar("Batch", covariant=True)
 
 
@@ -27,7 +38,6 @@ class Indexable(Protocol[Batch]):
 class Selection:
     """K selected rows out of N, in the order in which they were picked.
 
-    >>> from derts.facility_location.selecting import select
     >>> selection = select(torch.tensor([[0.0], [0.1], [5.0]]), 2)
     >>> selection.indices.tolist(), selection.weights.tolist()
     ([1, 2], [2.0, 1.0])
@@ -49,24 +59,23 @@ class Selection:
     """How the selection was made."""
 
     def batches(
-        self, pool: Indexable[Batch], meta_batch: int, seed: int = 0
+        self, pool: Indexable[Batch], size: int, seed: int = 0
     ) -> Iterator[tuple[Batch, Tensor]]:
         """Yields ``(pool[indices], weights)`` with each selected row once, in a shuffled order.
 
         Weights are scaled to mean 1 over the whole selection. The last batch may be short.
 
-        >>> from derts.facility_location.selecting import select
         >>> selection = select(torch.tensor([[0.0], [0.1], [5.0]]), 2)
         >>> [(batch.tolist(), weights.tolist()) for batch, weights in
         ...  selection.batches(torch.tensor([10, 11, 12]), 2)]
         [([11, 12], [1.33..., 0.66...])]
         """
-        if meta_batch < 1:
-            raise DertsError(f"meta_batch is {meta_batch}; it must be at least 1")
+        if size < 1:
+            raise DertsError(f"size is {size}; a batch has at least 1 row")
         scaled = self.weights / self.weights.mean()
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(self.indices), generator=generator)
-        for some in order.split(meta_batch):
+        for some in order.split(size):
             yield pool[self.indices[some]], scaled[some]
 
     def to_json(self) -> str:
@@ -83,8 +92,17 @@ class Selection:
         )
 
     def save(self, path: str | Path) -> None:
-        """Writes :meth:`to_json` to ``path``."""
-        write_atomically(Path(path), (self.to_json() + "\n").encode())
+        """Writes :meth:`to_json` to ``path``, which is then whole or as it was."""
+        path, content = Path(path), self.to_json() + "\n"
+        if path.exists() and not path.is_file():  # a pipe or a device, such as /dev/stdout
+            path.write_text(content, encoding="utf-8")
+            return
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            temporary.write_text(content, encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | Path) -> Selection:
@@ -118,3 +136,132 @@ class Selection:
         for places, limit in ((self.indices, rows), (self.assignment, count)):
             if not 0 <= int(places.min()) <= int(places.max()) < limit:
                 raise ValueError("a row number out of range")
+
+
+def select(
+    gradients: Tensor | NDArray[Any],
+    k: int,
+    *,
+    engine: Engine = "greedy",
+    epsilon: float = 0.01,
+    seed: int = 0,
+    memory_limit_gib: float = 2.0,
+    device: str | torch.device | None = None,
+) -> Selection:
+    """Selects ``k`` of the N rows of ``gradients`` [N, d].
+
+    ``greedy`` and ``lazy`` give the same exact greedy answer, ties to the lowest index; greedy is
+    the faster. ``stochastic`` looks at ⌈(N/K)·ln(1/epsilon)⌉ rows drawn with ``seed`` for each
+    pick. The N × N distances are kept in memory up to ``memory_limit_gib`` and recomputed by
+    blocks above it, with the same answer. ``device``, by default where the gradients are, may be an
+    NVIDIA GPU: its kernels do ``greedy`` up to 16,384 rows, or 131,072 of at most 32 dimensions,
+    and give the same answer; all else is done on the CPU.
+
+    >>> select(np.array([[0.0, 0.0], [0.0, 0.1], [9.0, 9.0]]), k=2).indices
+    tensor([1, 2])
+    """
+    points = _checked_points(gradients)
+    if device is not None:
+        points = points.to(device)
+    if engine not in get_args(Engine):
+        raise DertsError(f"engine is {engine!r}; choose one of {', '.join(get_args(Engine))}")
+    if not 1 <= k <= len(points):
+        raise DertsError(f"k is {k}; choose between 1 and the number of rows, {len(points)}")
+    if not 0 <= seed < 2**63:
+        raise DertsError(f"seed is {seed}; choose a whole number from 0 to 2⁶³ − 1")
+    if not 0 < epsilon < 1:
+        raise DertsError(f"epsilon is {epsilon}; choose a number between 0 and 1")
+    if not memory_limit_gib >= 0:
+        raise DertsError(f"memory_limit_gib is {memory_limit_gib}; it must not be negative")
+    found = greedy_on_gpu(points, k, memory_limit_gib) if engine == "greedy" else None
+    if found is None:
+        distances = Distances(points.cpu(), memory_limit_gib)
+        if engine == "greedy":
+            picked = greedy(distances, k, memory_limit_gib)
+        elif engine == "lazy":
+            picked = lazy(distances, k)
+        else:
+            picked = stochastic(distances, k, epsilon, seed)
+        found = *picked, assign(distances, picked[0], picked[2]), distances.scale
+    picks, gains, nearest, assignment, scale = found
+    return Selection(
+        indices=torch.from_numpy(picks),
+        weights=torch.from_numpy(np.bincount(assignment, minlength=k).astype(np.float32)),
+        gains=torch.from_numpy(gains * scale),
+        objective=float(nearest.sum(dtype=np.float64)) * scale,
+        assignment=torch.from_numpy(assignment),
+        settings={"k": k, "engine": engine, "epsilon": epsilon, "seed": seed},
+    )
+
+
+def select_file(gradients: str | Path, k: int, out: str | Path, **options: Any) -> Selection:
+    """Selects ``k`` rows of the matrix in the .npy file ``gradients`` and writes JSON to ``out``.
+
+    The JSON object has indices, weights, gains, objective, assignment and settings; ``options``
+    are those of :func:`select`.
+    """
+    try:
+        with Path(gradients).open("rb") as file:
+            matrix = np.lib.format.read_array(file, allow_pickle=False)
+    except OSError as error:
+        raise DertsError(f"cannot read {gradients}: {error.strerror}") from error
+    except Exception as error:  # numpy parses the header as Python and lets any mistake through
+        raise DertsError(
+            f"{gradients} is not a .npy file of numbers; write one with numpy.save ({error})"
+        ) from error
+    selection = select(matrix, k, **options)
+    try:
+        selection.save(out)
+    except OSError as error:
+        raise DertsError(f"cannot write {out}: {error.strerror}") from error
+    return selection
+
+
+def assign(distances: Distances, picks: Integers, nearest: Floats) -> Integers:
+    """Position in ``picks`` [K] of each row's nearest pick, int64 [N].
+
+    A pick stands for itself; among equally near picks the lowest index stands for the row.
+    """
+    owner = np.full(distances.count, distances.count)
+    ordered = np.sort(picks)
+    height = max(1, (1 << 16) // distances.count)
+    for start in range(0, len(ordered), height):
+        some = ordered[start : start + height]
+        flat = np.flatnonzero(distances.rows(some) == nearest)
+        pick, row = np.divmod(flat, distances.count)
+        np.minimum.at(owner, row, some[pick])
+    owner[picks] = picks
+    position = np.full(distances.count + 1, -1)
+    position[picks] = np.arange(len(picks))
+    assignment: Integers = position[owner]
+    return assignment
+
+
+def _checked_points(gradients: Tensor | NDArray[Any]) -> Tensor:
+    """Finite float32 or float64 [N, d], where the gradients are."""
+    if isinstance(gradients, np.ndarray):
+        if gradients.dtype.kind not in "fiub":
+            raise DertsError(f"gradients have type {gradients.dtype}; give real numbers")
+        single = gradients.dtype.kind == "f" and gradients.dtype.itemsize <= 4
+        # A copy: the array may be read-only or have strides that torch does not know.
+        wide = np.array(gradients, dtype=np.float32 if single else np.float64, order="C")
+        points = torch.from_numpy(wide)
+    else:
+        points = gradients.detach()
+    shape = list(points.shape)
+    if points.ndim != 2:
+        raise DertsError(f"gradients have shape {shape}; give a matrix [rows, dimensions]")
+    if 0 in shape:
+        raise DertsError(f"gradients have shape {shape}; nothing to select from")
+    if points.is_complex():
+        raise DertsError(f"gradients have type {points.dtype}; give real numbers")
+    if points.dtype != torch.float64:
+        points = points.to(torch.float32 if points.is_floating_point() else torch.float64)
+    finite = torch.isfinite(points)
+    if not bool(finite.all()):
+        bad = (~finite.all(1)).nonzero()[:, 0]
+        raise DertsError(
+            f"row {int(bad[0])} of the gradients is not finite ({len(bad)} such rows of "
+            f"{len(points)}); drop these rows, or lower the learning rate that made them"
+        )
+    return points

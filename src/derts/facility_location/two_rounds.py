@@ -9,41 +9,56 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from derts.distributed import Group
 from derts.errors import DertsError
-from derts.facility_location.selecting import select
-from derts.facility_location.selection import Selection
-from derts.tasks.randomness import generator
+from derts.facility_location.distances import Floats
+from derts.facility_location.selection import Selection, select
 
-Numbers = NDArray[np.float32]
 PICKS = 8192  # of round 1, all shares together; at least TWICE what is wanted from each
 TWICE = 2
 KEPT_BYTES = 2 << 30  # of distances in round 2
 AT_ONCE = 1 << 22  # distances computed at once for the assignment
 
 
+class Processes(Protocol):
+    """Several processes that select together, as one of them sees it; `derts.distributed.Group`."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this process."""
+
+    @property
+    def size(self) -> int:
+        """How many processes there are."""
+
+    def collect(self, mine: Tensor) -> Tensor:
+        """Rows [n, …], as many of every process -> all of them [n × size, …], in rank order."""
+
+    def same(self, value: Tensor) -> Tensor:
+        """The value of process 0, in all of them."""
+
+
 def select_two_rounds(
-    gradients: Tensor, k: int, *, shares: int = 1, seed: int = 0, group: Group | None = None
+    gradients: Tensor, k: int, *, shares: int = 1, seed: int = 0, group: Processes | None = None
 ) -> Selection:
     """Selects ``k`` of the N rows of ``gradients`` [N, d], all of them on every process.
 
-    ``shares`` is how many parts the rows are dealt out to; several processes take one part each.
-    The selection is the same on every process. Its objective is a little larger than that of
-    `select`; results/soak-two-rounds-cpu.json has by how much at 100,000 rows.
+    ``shares`` is how many parts the rows are dealt out to; the processes of ``group``, where there
+    are several, take one part each. The selection is the same on every process. Its objective is a
+    little larger than that of `select`; results/soak-two-rounds-cpu.json has by how much at
+    100,000 rows.
 
     >>> rows = torch.tensor([[0.0], [0.1], [0.2], [9.0], [9.1], [9.2]])
     >>> select_two_rounds(rows, 2, shares=2).weights.tolist()
     [3.0, 3.0]
     """
-    group = group or Group()
-    shares = shares if group.alone else group.size
+    together = group if group is not None and group.size > 1 else None
+    shares = shares if together is None else together.size
     rows = gradients.detach().float().cpu()
     if rows.ndim != 2 or not 1 <= shares <= len(rows):
         raise DertsError(
@@ -52,37 +67,32 @@ def select_two_rounds(
         )
     if not 1 <= k <= len(rows):
         raise DertsError(f"k is {k}; choose between 1 and the number of rows, {len(rows)}")
-    order = torch.randperm(len(rows), generator=generator((seed, "shares")))
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
     parts = order.tensor_split(shares)
     each = min(len(rows) // shares, max(TWICE * k, PICKS // shares))
-    mine = range(shares) if group.alone else [group.rank]
-    found = [_pick_share(rows, parts[number], each) for number in mine]
-    chosen, counts = (torch.cat(values) for values in zip(*found, strict=True))
-    if not group.alone:
-        chosen = group.collect(chosen)
-        counts = group.collect(counts)
-    picks = group.same(_weighted_greedy(rows[chosen].numpy(), counts.numpy(), k))
+    mine = parts if together is None else [parts[together.rank]]
+    found = [select(rows[part], each) for part in mine]
+    chosen = torch.cat([part[one.indices] for part, one in zip(mine, found, strict=True)])
+    counts = torch.cat([one.weights for one in found])
+    if together is not None:
+        chosen, counts = together.collect(chosen), together.collect(counts)
+    picks = _weighted_greedy(rows[chosen], counts.numpy(), k)
+    if together is not None:
+        picks = together.same(picks)
     settings = {"k": k, "engine": "two rounds", "shares": shares, "seed": seed}
     return _describe(rows, chosen[picks], settings)
 
 
-def _pick_share(rows: Tensor, part: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    selection = select(rows[part], count)
-    return part[selection.indices], selection.weights
-
-
-def _weighted_greedy(rows: Numbers, counts: Numbers, k: int) -> Tensor:
+def _weighted_greedy(rows: Tensor, counts: Floats, k: int) -> Tensor:
     """k positions among rows [m, d], greedily, each row counting `counts` [m] times; lazily."""
-    kept = len(rows) ** 2 * 4 <= KEPT_BYTES
-    table = _distances(rows, rows) if kept else None
+    table = torch.cdist(rows, rows) if len(rows) ** 2 * 4 <= KEPT_BYTES else None
 
-    def from_row(number: int) -> Numbers:
-        found: Numbers = (
-            _distances(rows[number : number + 1], rows)[0] if table is None else table[number]
-        )
+    def from_row(number: int) -> Floats:
+        row = torch.cdist(rows[number : number + 1], rows)[0] if table is None else table[number]
+        found: Floats = row.numpy()
         return found
 
-    largest = float(np.linalg.norm(rows.max(0) - rows.min(0)))
+    largest = float((rows.amax(0) - rows.amin(0)).norm())
     nearest = np.full(len(rows), largest, dtype=np.float32)
 
     def gain(number: int) -> float:
@@ -99,11 +109,6 @@ def _weighted_greedy(rows: Numbers, counts: Numbers, k: int) -> Tensor:
         else:
             heapq.heappush(heap, (-gain(number), number, len(picks)))
     return torch.tensor(picks)
-
-
-def _distances(some: Numbers, rows: Numbers) -> Numbers:
-    found: Numbers = torch.cdist(torch.from_numpy(some), torch.from_numpy(rows)).numpy()
-    return found
 
 
 def _describe(rows: Tensor, indices: Tensor, settings: Mapping[str, Any]) -> Selection:

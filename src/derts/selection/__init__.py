@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from derts.config import StrategyConfig
-from derts.facility_location.selecting import Selection, select
+from derts.facility_location import Selection, select
 from derts.selection.ats import AdaptiveScheduler
 from derts.selection.by_loss import easiest_tasks, hardest_tasks
 from derts.selection.derts import derts_tasks

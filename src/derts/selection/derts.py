@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from derts.config import StrategyConfig
-from derts.facility_location.selecting import select
-from derts.facility_location.two_rounds import select_two_rounds
+from derts.facility_location import select, select_two_rounds
 from derts.hardware import one_thread
 from derts.kernels import usable_on
 from derts.selection.by_loss import pick_by_loss

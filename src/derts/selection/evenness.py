@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from derts.facility_location.selecting import select
+from derts.facility_location import select
 
 LOOKED_AT = 256  # rows: a pool is in random order, so the first are a fair sample
 CHOSEN = 0.3  # of them: of a tenth it is harder to tell how even they are

@@ -1,4 +1,4 @@
-"""The two other engines, lazy and stochastic greedy, and who stands for whom in the end."""
+"""The two other engines: lazy greedy, and stochastic greedy from randomly drawn candidates."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from derts.facility_location.matrix import Doubles, Floats, Integers, Matrix
+from derts.facility_location.distances import Distances, Doubles, Floats, Integers
 
 Picks = tuple[Integers, Doubles, Floats]
 LAZY_BATCH = 16
 
 
-def lazy(distances: Matrix, k: int) -> Picks:
+def lazy(distances: Distances, k: int) -> Picks:
     """Lazy greedy: old gains are upper bounds, so only the best few are summed again.
 
     The same picks and gains as exact greedy. Returns picks int64 [K], gains float64 [K] and each
@@ -44,7 +44,7 @@ def lazy(distances: Matrix, k: int) -> Picks:
     return picks, gains, nearest
 
 
-def stochastic(distances: Matrix, k: int, epsilon: float, seed: int) -> Picks:
+def stochastic(distances: Distances, k: int, epsilon: float, seed: int) -> Picks:
     """Stochastic greedy: each pick is the best of ⌈(N/K)·ln(1/ε)⌉ rows drawn without replacement.
 
     Within 1 − 1/e − ε of the optimum in expectation. Returns as :func:`lazy`.
@@ -68,23 +68,3 @@ def stochastic(distances: Matrix, k: int, epsilon: float, seed: int) -> Picks:
         remaining[place] = remaining[left - 1]
         nearest = np.minimum(nearest, distances.row(int(drawn[best])))
     return picks, gains, nearest
-
-
-def assign(distances: Matrix, picks: Integers, nearest: Floats) -> Integers:
-    """Position in ``picks`` [K] of each row's nearest pick, int64 [N].
-
-    A pick stands for itself; among equally near picks the lowest index stands for the row.
-    """
-    owner = np.full(distances.count, distances.count)
-    ordered = np.sort(picks)
-    height = max(1, (1 << 16) // distances.count)
-    for start in range(0, len(ordered), height):
-        some = ordered[start : start + height]
-        flat = np.flatnonzero(distances.rows(some) == nearest)
-        pick, row = np.divmod(flat, distances.count)
-        np.minimum.at(owner, row, some[pick])
-    owner[picks] = picks
-    position = np.full(distances.count + 1, -1)
-    position[picks] = np.arange(len(picks))
-    assignment: Integers = position[owner]
-    return assignment
