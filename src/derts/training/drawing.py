@@ -9,8 +9,9 @@ from derts.config import TaskConfig, TrainConfig
 from derts.data.rotated import with_rotated_classes
 from derts.data.table import ImageTable
 from derts.errors import DertsError
-from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, TaskSampler
-from derts.tasks.augment import with_views
+from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, TaskSampler, with_augmentation
+
+BLOCK = 16  # updates whose meta-batches are drawn together: many cost little more than one
 
 
 def task_noise(tasks: TaskConfig) -> Noise | None:
@@ -30,12 +31,12 @@ def training_classes(tasks: TaskConfig) -> tuple[str, ...] | None:
 
 
 def training_images(images: ImageTable, tasks: TaskConfig) -> ImageTable:
-    """The images that training tasks are of: those of a split, or of its turned classes."""
+    """The images that training tasks are of: those of a split, or of its rotated classes."""
     return with_rotated_classes(images, training_classes(tasks)) if tasks.turned else images
 
 
 def training_sampler(images: ImageTable, tasks: TaskConfig) -> TaskSampler:
-    """What draws training tasks from `training_images`, of which turned ones are all allowed."""
+    """What draws training tasks from `training_images`, of whose rotated classes all count."""
     return TaskSampler(images, None if tasks.turned else training_classes(tasks))
 
 
@@ -52,16 +53,6 @@ def evaluation_tasks(config: TrainConfig, images: ImageTable, shot: int | None =
     )
 
 
-def check_shift(shift: int, images: ImageTable) -> None:
-    """Refuse to move images by more than half of their size."""
-    most = min(images.image_shape[:2]) // 2
-    if shift > most:
-        raise DertsError(
-            f"--augment.shift is {shift} but images are {images.image_shape[1]} pixels wide and "
-            f"{images.image_shape[0]} high: choose at most {most}"
-        )
-
-
 class TaskDrawer:
     """Draws a run's training tasks, noisy where the config says so, and clean validation tasks.
 
@@ -72,51 +63,64 @@ class TaskDrawer:
         self, config: TrainConfig, images: ImageTable, validation: Callable[[], ImageTable]
     ) -> None:
         self.config = config
-        check_shift(config.augment.shift, images)
+        most = min(images.image_shape[:2]) // 2
+        if config.augment.shift > most:
+            raise DertsError(
+                f"--augment.shift is {config.augment.shift} but images are "
+                f"{images.image_shape[1]} pixels wide and {images.image_shape[0]} high: "
+                f"choose at most {most}"
+            )
         self._sampler = training_sampler(images, config.tasks)
         self._validation = validation
-        self._latest: tuple[tuple[int, str, int, int], TaskPool] | None = None
+        self._block: tuple[tuple[int, int], TaskPool] | None = None
 
     def draw(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
         """Fresh training tasks, the same for the same arguments and run seed.
 
-        With `images`, of about that many different ones together.
+        With `images`, of about that many different ones together. Meta-batches (purpose "batch")
+        of some consecutive numbers are drawn at once and kept until those of others are asked for.
         """
-        wanted = (tasks, purpose, number, images)
-        if self._latest is not None and self._latest[0] == wanted:
-            return self._latest[1]
-        drawn = self._draw(self._sampler, wanted, task_noise(self.config.tasks))
-        if purpose == "batch":  # perhaps to be prefetched, and then soon asked for again
-            self._latest = wanted, drawn
-        return drawn
-
-    def seen_anew(self, pool: TaskPool, update: int) -> TaskPool:
-        """The tasks of an update, with views of their images where the config asks for them."""
-        settings = self.config.augment
-        if not settings.active:
-            return pool
-        seed = (self.config.seed, "views", update)
-        return with_views(pool, settings.mirror, settings.shift, seed)
+        noise = task_noise(self.config.tasks)
+        if purpose != "batch" or images:
+            return self._draw(self._sampler, tasks, (purpose, number), images, noise)
+        block, place = divmod(number, BLOCK)
+        kept = self._block
+        if kept is None or kept[0] != (tasks, block):
+            drawn = self._draw(self._sampler, tasks * BLOCK, (purpose, "block", block), 0, noise)
+            kept = self._block = (tasks, block), drawn
+        return kept[1][place * tasks : (place + 1) * tasks]
 
     def draw_validation(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
         """Fresh clean tasks of validation classes."""
-        return self._draw(self._validation_sampler, (tasks, purpose, number, images), None)
+        return self._draw(self._validation_sampler, tasks, (purpose, number), images, None)
+
+    def augmented(self, pool: TaskPool, update: int) -> TaskPool:
+        """The tasks of an update, with augmentation where the config asks for it."""
+        settings = self.config.augment
+        if not settings.active:
+            return pool
+        seed = (self.config.seed, "augmentation", update)
+        return with_augmentation(pool, settings.mirror, settings.shift, seed)
 
     @cached_property
     def _validation_sampler(self) -> TaskSampler:
         return TaskSampler(self._validation())
 
     def _draw(
-        self, sampler: TaskSampler, wanted: tuple[int, str, int, int], noise: Noise | None
+        self,
+        sampler: TaskSampler,
+        tasks: int,
+        path: tuple[int | str, ...],
+        images: int,
+        noise: Noise | None,
     ) -> TaskPool:
-        tasks, purpose, number, images = wanted
         settings = self.config.tasks
         return sampler.draw(
             tasks=tasks,
             way=settings.way,
             shot=settings.shot,
             query=settings.query,
-            seed=(self.config.seed, purpose, number),
+            seed=(self.config.seed, *path),
             noise=noise,
             images=images,
         )
