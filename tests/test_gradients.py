@@ -89,7 +89,6 @@ def test_estimates_are_gradients_of_the_summed_query_loss_of_the_adapted_last_la
         for estimate, row in expected.items():
             torch.testing.assert_close(found.gradients[estimate][number], row.detach())
         torch.testing.assert_close(by_query.detach(), (wrong @ weight).detach())
-        torch.testing.assert_close(found.errors[number], wrong.norm(dim=1).sum().detach())
         torch.testing.assert_close(found.losses[number], loss.detach() / len(labels))
         accuracy = (wrong + F.one_hot(labels, WAY)).argmax(1).eq(labels).double().mean()
         torch.testing.assert_close(found.accuracies[number], accuracy)
@@ -166,7 +165,7 @@ def test_estimating_changes_nothing_and_keeps_no_graph(name: str) -> None:
     assert model.training
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert all(value.grad is None for value in model.parameters())
-    for value in (*found.gradients.values(), found.losses, found.errors, found.accuracies):
+    for value in (*found.gradients.values(), found.losses, found.accuracies):
         assert not value.requires_grad
         assert value.dtype == torch.float64
 
@@ -188,7 +187,6 @@ def test_small_chunks_give_the_same_answer(name: str) -> None:
     for key, value in whole.gradients.items():
         torch.testing.assert_close(chunks.gradients[key], value)
     torch.testing.assert_close(chunks.losses, whole.losses)
-    torch.testing.assert_close(chunks.errors, whole.errors)
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -204,9 +202,7 @@ def test_the_reference_is_the_same_images_with_random_labels(name: str) -> None:
     )
     expected = estimate_pool(model, images(), relabelled, [])
     assert found.reference_losses is not None
-    assert found.reference_errors is not None
     torch.testing.assert_close(found.reference_losses, expected.losses)
-    torch.testing.assert_close(found.reference_errors, expected.errors)
     assert expected.reference_losses is None
 
 

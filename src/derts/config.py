@@ -1,14 +1,18 @@
-"""Every setting of a run: frozen dataclasses with a line of help under each field."""
+"""Every setting of a run: frozen dataclasses with a line of help, and a range, for each field."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, Literal, NamedTuple
 
-from derts.config_limits import check_together, ranges
 from derts.errors import DertsError
 
+MANY = 10**9
 Precision = Literal["float32", "bfloat16"]
+StrategyName = Literal[
+    "random", "random-votes", "derts", "us", "ats", "gradmatch", "hardest", "easiest"
+]
 
 
 class KnownGood(NamedTuple):
@@ -27,47 +31,46 @@ KNOWN_GOOD = {
 }
 
 
+def within(default: Any, least: float, most: float = MANY) -> Any:
+    """A number with a default and a range, both ends included."""
+    return field(default=default, metadata={"range": (least, most)})
+
+
 @dataclass(frozen=True)
 class TaskConfig:
     """The few-shot tasks that training draws."""
 
-    way: int = 5
+    way: int = within(5, 2)
     """Classes per task."""
-    shot: int = 5
+    shot: int = within(5, 1)
     """Support images per class."""
-    query: int = 15
+    query: int = within(15, 1)
     """Query images per class."""
     noise: Literal["none", "swap", "tasks"] = "none"
     """Label noise in training tasks: swap (the paper's) or tasks (some tasks heavily)."""
-    swap_rate: float = 3.02
+    swap_rate: float = within(3.02, 0, 1e4)
     """swap: Poisson rate per class (3.02 mislabels 25%, 5.62 mislabels 40% of 20 per class)."""
-    swap_limit: int = 10
-    """swap: at most so many swaps per class."""
-    noisy_fraction: float = 0.6
-    """tasks: share of tasks that are corrupted."""
-    flip: float = 0.8
-    """tasks: probability that a label of a corrupted task is wrong."""
+    noisy_fraction: float = within(0.6, 0, 1)
+    """tasks: share of tasks in which four in five labels are wrong."""
     classes: tuple[str, ...] = ()
     """Train on these classes only (default: all)."""
-    class_budget: Literal[0, 16, 32] = 0
-    """Train on the paper's list of 16 or 32 mini-ImageNet classes (0: all)."""
-    turned: bool = False
-    """Every class is four: its images upright and turned by 90, 180 and 270 degrees."""
+    rotated: bool = False
+    """Each class is four: its images as they are, and rotated by 90, 180 and 270 degrees."""
 
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    """How training images are changed each time that an update sees them."""
+    """Data augmentation: how training images change each time that an update sees them."""
 
-    mirror: bool = False
-    """Left and right change places in half of them."""
-    shift: int = 0
-    """Moved by at most so many pixels each way; edges are filled by reflection."""
+    horizontal_flip: bool = False
+    """Random horizontal flip, with probability one half."""
+    translation: int = within(0, 0, 1e4)
+    """Random translation by at most so many pixels each way; edges are filled by reflection."""
 
     @property
     def active(self) -> bool:
         """Whether anything is changed."""
-        return self.mirror or self.shift > 0
+        return self.horizontal_flip or self.translation > 0
 
 
 @dataclass(frozen=True)
@@ -76,10 +79,8 @@ class ModelConfig:
 
     backbone: Literal["cnn4", "resnet12"] = "cnn4"
     """Which network turns images into features."""
-    width: int = 64
+    width: int = within(64, 1, 1e5)
     """Filters of the first block (cnn4: of all four; resnet12: doubled in each block)."""
-    drop_block: float = 0.0
-    """resnet12: share of activations that DropBlock drops in the last two blocks."""
     batch_norm: Literal["shared", "task"] = "shared"
     """Training statistics over the whole meta-batch, or over each task (MAML: always task)."""
 
@@ -90,19 +91,18 @@ class LearnerConfig:
 
     name: Literal["protonet", "anil", "maml"] = "protonet"
     """ProtoNet (prototypes), ANIL (adapts the head) or MAML (adapts everything)."""
-    inner_steps: int = 3
+    inner_steps: int = within(3, 0, 1000)
     """anil, maml: gradient steps on the support set."""
-    inner_lr: float | None = None
+    inner_lr: float | None = within(None, 0, 1e4)
     """anil, maml: learning rate of those steps (default: what is known to work for the learner)."""
-    feature_scale: float | None = None
+    feature_scale: float | None = within(None, 1e-9, 1e9)
     """anil, maml: features are multiplied by this before the head (default: likewise)."""
-    distance_divisor: float = 64.0
+    distance_divisor: float = within(64.0, 1e-9, 1e9)
     """protonet: squared distances are divided by this."""
     first_order: bool = False
     """anil, maml: ignore second derivatives."""
-    smoothing: float | None = None
-    """Share of a query image's target that is spread over all classes in the outer loss (default:
-    what is known to work for the learner)."""
+    smoothing: float | None = within(None, 0, 0.99)
+    """Label smoothing of the outer loss (default: what is known to work for the learner)."""
 
     def resolved(self) -> LearnerConfig:
         """The same with every default that depends on the learner filled in."""
@@ -115,68 +115,47 @@ class LearnerConfig:
 
 @dataclass(frozen=True)
 class StrategyConfig:
-    """Which tasks are trained on."""
+    """Which tasks are trained on, and how much each counts."""
 
-    name: Literal["random", "derts", "us", "ats", "gradmatch", "hardest", "easiest"] = "random"
-    """random: uniform tasks; derts: a weighted subset of a pool, without the noisy ones; us:
-    uniform over difficulty; ats: a learned scheduler (sees validation classes); gradmatch,
-    hardest, easiest: other choices from a pool."""
-    warmup: int = 100
+    name: StrategyName = "random"
+    """random: uniform tasks; random-votes: the same, relabelled by majority vote; derts: a
+    weighted subset of a pool; us: uniform over difficulty; ats: a learned scheduler (sees
+    validation classes); gradmatch, hardest, easiest: other choices from a pool."""
+    warmup: int = within(100, 0)
     """Updates with random tasks before the strategy begins (they count as updates)."""
-    pool: int = 3200
-    """derts: tasks that are drawn and scored per round."""
-    pool_images: int = 9600
-    """Different images that a pool is drawn from, enough of every class for a task: fewer to embed
-    per round (0: all there are)."""
-    bank: bool = False
-    """Score pools by features that the last round's updates left, embedding only other images."""
-    ratio: float = 0.3
-    """derts: share of the pool that is selected."""
+    pool: int = within(3200, 1)
+    """Tasks that are drawn and scored per round."""
+    pool_images: int = within(9600, 0)
+    """Different images that a pool is drawn from, enough of every class for a task (0: all).
+    Fewer cost less to embed, and give each image more votes."""
+    ratio: float = within(0.3, 1e-6, 1)
+    """Share of the pool that is selected."""
+    votes: bool = True
+    """derts: relabel each image as most tasks of the pool have it. Helps where tasks are labelled
+    anew; labels that are wrong in the data set itself are the same in every task."""
+    drop: Literal["automatic", "paper", "none"] = "automatic"
+    """derts: before selecting, drop tasks whose query loss is like that of random labels; or, as in
+    the paper, after selecting, those whose gradient is longer than 1.25 × the mean; or none."""
+    balance: bool = True
+    """derts: where a few classes are in most tasks, choose tasks that use all classes evenly."""
+    select: Literal["where-it-pays", "greedy", "stochastic", "uniform"] = "where-it-pays"
+    """derts: facility location where tasks repeat each other or labels were wrong, and random tasks
+    otherwise; facility location in every round, exact or by stochastic greedy (the paper's); or a
+    uniform choice from the pool."""
     estimate: Literal["logit-theta", "logit", "last-layer", "feature", "error-profile"] = "logit"
-    """derts: what stands for a task's gradient (docs/estimates.md)."""
-    engine: Literal["greedy", "lazy", "stochastic", "uniform", "hardest", "confused"] = "greedy"
-    """derts: facility location, exact, lazy or stochastic; or tasks at random, the hardest, or
-    those with the classes that the model confuses most."""
-    epsilon: float = 0.01
-    """derts, stochastic: smaller looks at more candidates."""
+    """What stands for a task's gradient (docs/estimates.md)."""
     weights: Literal["counts", "none", "calibrated"] = "calibrated"
-    """derts: pool tasks that a selected one stands for, all alike, or fitted to the pool."""
-    weight_cap: float = 0.0
-    """derts: largest weight as a multiple of the mean (0: no limit)."""
-    batching: Literal["shuffled", "coreset"] = "shuffled"
-    """derts: batches from the whole selection, or each selected from its own part of the pool."""
-    drop_score: Literal["none", "norm", "loss", "error"] = "loss"
-    """derts: what makes a task look noisy: its estimate's norm, query loss or query error."""
-    drop_rule: Literal["multiple", "quantile", "automatic"] = "automatic"
-    """derts: drop above a multiple of the mean, the largest share, or by a two-part split."""
-    drop_value: float = 1.25
-    """derts: the multiple, or the share to drop."""
-    doubt: Literal["none", "votes", "query-votes", "posterior"] = "votes"
-    """Labels inside tasks: as given; as most of the tasks that an image is in have it; or, for
-    query images, what is probable by the given label and the model."""
-    drop_when: Literal["before", "after"] = "before"
-    """derts: drop noisy tasks before or after selecting."""
-    selects: Literal["where-it-pays", "always"] = "where-it-pays"
-    """derts: select from pools with labels to mend, tasks to drop or tasks that repeat each other,
-    balance classes that are in many more tasks than others, and train on random tasks otherwise;
-    or select from every pool."""
-
-    def images_of(self, count: int) -> int:
-        """How many of `count` images a pool is drawn from (0: all)."""
-        return self.pool_images if self.pool_images < count else 0
+    """derts: pool tasks that a selected one stands for (the paper), all alike, or fitted so that
+    the selection's gradient is the pool's."""
 
 
 @dataclass(frozen=True)
 class OptimiserConfig:
-    """The outer loop's optimiser: Adam."""
+    """The outer loop's optimiser: Adam, its learning rate decaying to zero by a cosine."""
 
-    lr: float | None = None
+    lr: float | None = within(None, 1e-12, 1e4)
     """Learning rate at the start (default: what is known to work for the learner)."""
-    schedule: Literal["cosine", "constant"] = "cosine"
-    """Decay to zero over the run, or none."""
-    weight_decay: float = 0.0
-    """Decoupled weight decay."""
-    clip: float = 0.0
+    clip: float = within(0.0, 0, 1e12)
     """Largest norm of the outer gradient (0: no limit)."""
 
 
@@ -187,30 +166,24 @@ class HardwareConfig:
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps, …"""
     precision: Precision = "float32"
-    """Arithmetic of the backbone; the learner's head is always float32."""
-    channels_last: bool = True
-    """Memory format of images and filters (faster on CPU and GPU)."""
+    """Arithmetic of the backbone; bfloat16 on an NVIDIA GPU uses hand-written kernels."""
     compile: bool = False
-    """torch.compile the backbone: pays off after about a minute of training on a GPU."""
-    fused: bool = True
-    """Use hand-written kernels where they can run (NVIDIA GPU, bfloat16) instead of compiling."""
-    image_memory_gib: float = 0.0
+    """torch.compile a backbone for which there are no kernels: pays off after about a minute."""
+    image_memory_gib: float = within(0.0, 0, 1e6)
     """Memory of the device for training images; larger data is streamed (0: half of what is
     free on a GPU, no limit elsewhere)."""
-    threads: int = 0
+    threads: int = within(0, 0, 4096)
     """CPU threads (0: leave as torch chooses)."""
 
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """The fixed test tasks."""
+    """The fixed test tasks, the same for every run that is compared."""
 
-    tasks: int = 600
+    tasks: int = within(600, 2)
     """How many tasks."""
-    query: int = 15
+    query: int = within(15, 1)
     """Query images per class."""
-    seed: int = 12345
-    """Makes the same tasks for every run that is to be compared."""
     split: str = "test"
     """Which split of the data the final evaluation uses."""
     weights: Literal["last", "best"] = "last"
@@ -231,22 +204,22 @@ class TrainConfig:
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
     hardware: HardwareConfig = field(default_factory=HardwareConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    updates: int = 1000
+    updates: int = within(1000, 1)
     """Optimiser steps."""
-    meta_batch: int = 32
+    meta_batch: int = within(32, 1)
     """Tasks per update."""
-    seed: int = 0
+    seed: int = within(0, 0, 2**63 - 1)
     """Decides initialisation, task order and everything else that is random."""
     strategy: StrategyConfig = field(default_factory=StrategyConfig)
-    validate_every: int = 0
+    validate_every: int = within(0, 0)
     """Evaluate on validation classes every so many updates (0: never)."""
-    log_every: int = 10
+    log_every: int = within(10, 1)
     """Write one event per so many updates."""
-    checkpoint_every: int = 200
+    checkpoint_every: int = within(200, 1)
     """Write a checkpoint every so many updates (one is always written at the end)."""
 
     def __post_init__(self) -> None:
-        for name, value, least, most in ranges(self):
+        for name, value, least, most in _numbers(self):
             # written so that nan, which compares as false, is refused too
             if value is not None and not least <= value <= most:
                 raise DertsError(f"--{name} is {value}: it must be between {least:g} and {most:g}")
@@ -260,8 +233,22 @@ class TrainConfig:
         >>> config.optimiser.lr, config.learner.inner_lr
         (0.005, 0.5)
         """
-        check_together(self)
+        if self.evaluation.weights == "best" and not self.validate_every:
+            raise DertsError(
+                "--evaluation.weights best needs --validate-every: say after how many updates to "
+                "look at validation classes"
+            )
         lr = KNOWN_GOOD[self.learner.name].lr if self.optimiser.lr is None else self.optimiser.lr
         return replace(
             self, learner=self.learner.resolved(), optimiser=replace(self.optimiser, lr=lr)
         )
+
+
+def _numbers(config: Any, path: str = "") -> Iterator[tuple[str, float | None, float, float]]:
+    """Every number's option, value, least and largest value."""
+    for item in fields(config):
+        value, name = getattr(config, item.name), path + item.name.replace("_", "-")
+        if is_dataclass(value):
+            yield from _numbers(value, f"{name}.")
+        elif "range" in item.metadata:
+            yield name, value, *item.metadata["range"]

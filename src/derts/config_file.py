@@ -17,34 +17,25 @@ from derts.errors import DertsError
 Values = Mapping[str, Any]
 Config = TypeVar("Config")
 
-LITERAL = {
+PAPER = {
     "name": "derts",
-    "estimate": "logit-theta",
-    "engine": "greedy",
-    "weights": "counts",
-    "weight_cap": 0.0,
-    "batching": "shuffled",
     "pool_images": 0,
-    "doubt": "none",
-    "selects": "always",
+    "votes": False,
+    "drop": "none",
+    "balance": False,
+    "select": "greedy",
+    "estimate": "logit-theta",
+    "weights": "counts",
 }
-"""The paper's method to the letter, but for the drop rule of its noisy setting."""
+"""The paper's method to the letter, but for the drop of its noisy setting."""
 
 PRESETS: dict[str, Values] = {
-    "gpu": {"hardware": {"precision": "bfloat16", "channels_last": True, "compile": True}},
-    "augment": {"augment": {"mirror": True, "shift": 8}},
-    "turned": {"tasks": {"turned": True}},
+    "gpu": {"hardware": {"precision": "bfloat16", "compile": True}},
+    "augment": {"augment": {"horizontal_flip": True, "translation": 8}},
+    "rotated": {"tasks": {"rotated": True}},
     "derts": {"strategy": {"name": "derts"}},
-    "paper": {"strategy": {**LITERAL, "drop_score": "none"}},
-    "paper-noisy": {
-        "strategy": {
-            **LITERAL,
-            "drop_score": "norm",
-            "drop_rule": "multiple",
-            "drop_value": 1.25,
-            "drop_when": "after",
-        }
-    },
+    "paper": {"strategy": PAPER},
+    "paper-noisy": {"strategy": {**PAPER, "drop": "paper"}},
     "demo": {
         "data": "glyphs",
         "tasks": {"query": 5, "noise": "tasks", "noisy_fraction": 0.6},

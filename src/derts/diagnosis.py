@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,7 +19,7 @@ from derts.gradients import (
 )
 from derts.learners.base import Learner
 from derts.progress import Progress, silent
-from derts.selection.noisy_tasks import find_noisy, separation
+from derts.selection.noisy_tasks import find_noisy
 from derts.selection.weights import Weighting, selection_weights
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
@@ -161,20 +162,40 @@ def _scores(found: PoolEstimate, pool: TaskPool) -> list[dict[str, Any]]:
         "norm of logit-theta": found.gradients["logit-theta"].norm(dim=1).cpu(),
         "norm of logit": found.gradients["logit"].norm(dim=1).cpu(),
         "loss": found.losses.cpu(),
-        "error": found.errors.cpu(),
     }
-    references = {"loss": found.reference_losses, "error": found.reference_errors}
+    references = {"loss": found.reference_losses}
     mixed = bool(noisy.any()) and not bool(noisy.all())
     rows = []
     for name, values in scores.items():
-        split = find_noisy(values, "automatic", reference=references.get(name))
+        split = find_noisy(values, references.get(name))
         keeps = bool((~split.drop).any())
         rows.append(
             {
                 "score": name,
-                "auroc": separation(values, noisy) if mixed else None,
+                "auroc": auroc(values, noisy) if mixed else None,
                 "dropped": float(split.drop.float().mean()),
                 "mislabelled_kept": float(wrong[~split.drop].mean()) if keeps else None,
             }
         )
     return rows
+
+
+def auroc(scores: torch.Tensor, noisy: torch.Tensor) -> float:
+    """Chance that a noisy task scores above a clean one (AUROC), ties counting half.
+
+    0.5 means that the scores [N] know nothing of `noisy` (bool [N]); for diagnosis, because no
+    strategy may know `noisy`. Not a number where all tasks are of one kind. Scores that are not
+    numbers count as highest.
+
+    >>> auroc(torch.tensor([0.1, 0.2, 0.2, 0.9]), torch.tensor([False, False, True, True]))
+    0.875
+    """
+    mask = noisy.detach().bool().cpu()
+    values = scores.detach().double().cpu().nan_to_num(nan=math.inf)
+    _, place, counts = values.unique(return_inverse=True, return_counts=True)
+    ranks = (counts.cumsum(0).double() - (counts - 1) / 2)[place]  # equal scores share their mean
+    positive, negative = int(mask.sum()), int((~mask).sum())
+    if positive == 0 or negative == 0:
+        return math.nan
+    above = float(ranks[mask].sum()) - positive * (positive + 1) / 2
+    return above / (positive * negative)

@@ -18,7 +18,7 @@ knows neither `last-layer` nor `feature`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -26,14 +26,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from derts.classification import Classified, classified
 from derts.clock import Clock
 from derts.data.table import ImageTable
 from derts.distributed import Group
 from derts.errors import DertsError
+from derts.hardware import send
 from derts.learners.anil import ANIL
-from derts.learners.base import Learner, query_losses
-from derts.learners.embedding import evaluation_mode
+from derts.learners.base import Learner, ProductLearner, query_losses
+from derts.learners.embedding import TaskFeatures, evaluation_mode, task_features, task_products
+from derts.learners.maml import MAML
 from derts.learners.wrapped import OwnLearner
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
@@ -48,32 +49,26 @@ class PoolEstimate:
 
     gradients   name -> [N, dim]
     losses      [N] mean query loss after adaptation
-    errors      [N] Σ over the query of ‖p − y‖ after adaptation
     accuracies  [N] share of the query labelled as given after adaptation
-
-    reference_losses and reference_errors [N] are those of the same images with random labels, for
-    `derts.selection.noisy_tasks.find_noisy`, probabilities [N, Q, way] those of the query's labels
-    after adaptation; None where they were not asked for.
+    reference_losses  [N] losses of the same images with random labels, for
+                `derts.selection.noisy_tasks`; None where they were not asked for
     """
 
     gradients: dict[str, Tensor]
     losses: Tensor
-    errors: Tensor
     accuracies: Tensor
     reference_losses: Tensor | None = None
-    reference_errors: Tensor | None = None
-    probabilities: Tensor | None = None
 
     def gathered(self, group: Group, count: int) -> PoolEstimate:
         """All processes' estimates of their parts of `count` tasks as one."""
         if group.alone:
             return self
-        values = [self.losses, self.errors, self.accuracies]
-        others = [self.reference_losses, self.reference_errors, self.probabilities]
+        reference = self.reference_losses
         return PoolEstimate(
             {name: group.gather(rows, count) for name, rows in self.gradients.items()},
-            *(group.gather(value, count) for value in values),
-            *(None if value is None else group.gather(value, count) for value in others),
+            group.gather(self.losses, count),
+            group.gather(self.accuracies, count),
+            None if reference is None else group.gather(reference, count),
         )
 
 
@@ -101,54 +96,39 @@ def estimate_pool(
     estimates: Sequence[str] = ("logit",),
     tasks_at_once: int = 256,
     reference: TaskPool | None = None,
-    probabilities: bool = False,
     clock: Clock | None = None,
     only: slice = slice(None),
 ) -> PoolEstimate:
-    """All named estimates, losses and errors of a pool from one pass, without a graph.
+    """All named estimates and losses of a pool from one pass, without a graph.
 
     Each different image is embedded once, with running statistics read and left alone. With a
     `reference`, the pool `with_random_labels`, every task is scored a second time with those: the
-    images are not embedded again, so this is cheap, except for MAML. `probabilities` are kept if
-    asked for. Rows of tasks whose numbers overflow are not finite: the caller decides what to do
-    with them. A clock counts the time as "embedding" and "estimating". `only` estimates but some
-    of the tasks, with the numbers they have in the whole pool's estimate.
+    images are not embedded again, so this is cheap, except for MAML. Rows of tasks whose numbers
+    overflow are not finite: the caller decides what to do with them. A clock counts the time as
+    "embedding" and "estimating". `only` estimates but some of the tasks, with the numbers they
+    have in the whole pool's estimate.
     """
     names = (estimates,) if isinstance(estimates, str) else tuple(estimates)
     _check(learner, pool, names)
     rows: dict[str, list[Tensor]] = {name: [] for name in names if name != "exact"}
-    found: list[_Scores] = []
-    by_chance: list[_Scores] = []
-    beliefs: list[Tensor] = []
+    found: list[tuple[Tensor, Tensor]] = []
+    random: list[Tensor] = []
     pool, reference = pool[only], None if reference is None else reference[only]
     clock = clock or Clock(learner.device)
-    kept = bool(set(names) & set(NEED_FEATURES))
-    start = "logit-theta" in names
     with clock.phase("estimating"), evaluation_mode(learner):
-        for part in classified(
-            learner, images, pool, reference, tasks_at_once, clock, start=start, features=kept
-        ):
+        for part in _classified(learner, images, pool, reference, names, tasks_at_once, clock):
+            found.append(query_losses(part.logits, part.labels))
             wrong = _errors(part.logits, part.labels)
-            found.append(_scores(part.logits, part.labels, wrong))
-            if probabilities:
-                beliefs.append(part.logits.softmax(-1))
             for name, values in rows.items():
                 values.append(_rows(name, learner, part, wrong))
             if part.random is not None:
-                logits, labels = part.random
-                by_chance.append(_scores(logits, labels, _errors(logits, labels)))
+                random.append(query_losses(*part.random)[0])
         clock.settle("estimating")
     gradients = {name: torch.cat(values) for name, values in rows.items()}
     if "exact" in names:
         gradients["exact"] = exact_gradients(learner, images, pool)
-    losses, errors, accuracies = map(torch.cat, zip(*found, strict=True))
-    estimate = PoolEstimate(gradients, losses, errors, accuracies)
-    if probabilities:
-        estimate = replace(estimate, probabilities=torch.cat(beliefs))
-    if reference is not None:
-        chance = _Scores(*map(torch.cat, zip(*by_chance, strict=True)))
-        estimate = replace(estimate, reference_losses=chance.losses, reference_errors=chance.errors)
-    return estimate
+    losses, accuracies = map(torch.cat, zip(*found, strict=True))
+    return PoolEstimate(gradients, losses, accuracies, torch.cat(random) if random else None)
 
 
 def exact_gradients(
@@ -163,15 +143,6 @@ def exact_gradients(
     running statistics, so that a task's gradient does not depend on the others. One backward pass
     per task: memory for the answer and one task. `device` holds the answer (by default the
     learner's): 640 tasks of CNN4 are 300 MB.
-
-    >>> import derts
-    >>> table = derts.ImageTable(torch.zeros(40, 16, 16, 1, dtype=torch.uint8),
-    ...                          torch.arange(40) // 10, tuple("abcd"))
-    >>> pool = derts.TaskPool.sample(table, tasks=2, way=3, shot=1, query=2, seed=0)
-    >>> from derts.models import CNN4
-    >>> learner = derts.ProtoNet(CNN4(channels=1, image_size=(16, 16), width=2), way=3)
-    >>> exact_gradients(learner, table, pool).shape
-    torch.Size([2, 142])
     """
     parameters = [value for value in learner.parameters() if value.requires_grad]
     if not parameters:
@@ -213,19 +184,6 @@ def _check(learner: Learner[Any], pool: TaskPool, names: Sequence[str]) -> None:
         raise DertsError("the pool has no tasks to estimate; draw at least one")
 
 
-class _Scores(NamedTuple):
-    """[T] each."""
-
-    losses: Tensor
-    errors: Tensor
-    accuracies: Tensor
-
-
-def _scores(logits: Tensor, labels: Tensor, wrong: Tensor) -> _Scores:
-    losses, accuracies = query_losses(logits, labels)
-    return _Scores(losses, wrong.norm(dim=-1).sum(1), accuracies)
-
-
 def with_random_labels(pool: TaskPool, seed: int | Sequence[int | str]) -> TaskPool:
     """The same images with labels drawn at random, all equally likely."""
     source = generator(seed)
@@ -236,12 +194,75 @@ def with_random_labels(pool: TaskPool, seed: int | Sequence[int | str]) -> TaskP
     )
 
 
+class _Classified(NamedTuple):
+    """Query logits [T, Q, way] of some tasks after adaptation, and labels [T, Q].
+
+    `start` are the logits before adaptation, where the learner has a state before it; `random`
+    logits and labels of the same images labelled at random. `features` and what the learner
+    adapted to them only where an estimate needs them.
+    """
+
+    logits: Tensor
+    labels: Tensor
+    start: Tensor | None
+    random: tuple[Tensor, Tensor] | None
+    features: TaskFeatures | None = None
+    adapted: Any = None
+
+
+def _classified(
+    learner: Learner[Any],
+    images: ImageTable,
+    pool: TaskPool,
+    reference: TaskPool | None,
+    names: Sequence[str],
+    tasks_at_once: int,
+    clock: Clock,
+) -> Iterator[_Classified]:
+    """The pool in order, some tasks at a time.
+
+    Inner products of features do where the learner needs no more and no estimate does.
+    """
+    start, done, device = "logit-theta" in names, 0, learner.device
+
+    def labelled(part: TaskPool) -> list[tuple[Tensor, Tensor]]:
+        """Support and query labels as given, and at random where they are known."""
+        pools = [part] if reference is None else [part, reference[done : done + len(part)]]
+        return [(send(one.support_labels, device), send(one.query_labels, device)) for one in pools]
+
+    if isinstance(learner, ProductLearner) and not set(names) & set(NEED_FEATURES):
+        for part, products, before in task_products(learner, images, pool, tasks_at_once, clock):
+            found = [
+                (learner.logits_by_products(products, before, support), query)
+                for support, query in labelled(part)
+            ]
+            done += len(part)
+            asked = start and isinstance(learner, ANIL)
+            own = before[:, part.support.shape[1] :] if asked else None
+            yield _Classified(*found[0], own, found[1] if reference is not None else None)
+        return
+    rule = learner.rule if isinstance(learner, OwnLearner) else learner
+    for piece in task_features(learner, images, pool, tasks_at_once, clock):
+        labels = labelled(piece.pool)
+        done += len(piece.pool)
+        adapted = [learner.adapt(piece.support, support) for support, _ in labels]
+        found = [
+            (learner.logits(to, piece.query), query)
+            for to, (_, query) in zip(adapted, labels, strict=True)
+        ]
+        own = None
+        if start and isinstance(rule, ANIL | MAML):
+            own = learner.logits(learner.start(len(piece.pool)), piece.query)
+        random = found[1] if reference is not None else None
+        yield _Classified(*found[0], own, random, piece, adapted[0])
+
+
 def _errors(logits: Tensor, labels: Tensor) -> Tensor:
     """Logits [T, Q, way], labels [T, Q] -> p − y [T, Q, way]."""
     return logits.softmax(-1) - F.one_hot(labels, logits.shape[-1]).to(logits.dtype)
 
 
-def _rows(name: str, learner: Learner[Any], part: Classified, wrong: Tensor) -> Tensor:
+def _rows(name: str, learner: Learner[Any], part: _Classified, wrong: Tensor) -> Tensor:
     """One estimate [T, dim] of some tasks; `wrong` is p − y [T, Q, way] after adaptation."""
     if name == "logit-theta" and part.start is not None:
         return _errors(part.start, part.labels).sum(1)

@@ -1,4 +1,4 @@
-"""Labels mended by what an image is called in other tasks."""
+"""Labels relabelled by what an image is called in other tasks."""
 
 from __future__ import annotations
 
@@ -24,41 +24,33 @@ def drawn(table: ImageTable, noise: Noise | None, tasks: int = 900) -> TaskPool:
 
 
 @pytest.mark.parametrize("noise", [SwapNoise(2.8), TaskNoise(0.6)])
-def test_noise_that_each_task_draws_anew_is_mended(
+def test_noise_that_each_task_draws_anew_is_relabelled(
     table: ImageTable, noise: Noise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = drawn(table, noise)
-    mended = relabel_by_votes(pool)
+    relabelled = relabel_by_votes(pool)
     assert float(pool.mislabelled().mean()) > 0.35
-    assert float(mended.mislabelled().mean()) < 0.005
+    assert float(relabelled.mislabelled().mean()) < 0.005
     # the true class of an image is its own label in the table: nothing else is called right
     assert pool.classes is not None
     for images, true in (
-        (mended.support, mended.true_support_labels),
-        (mended.query, mended.true_query_labels),
+        (relabelled.support, relabelled.true_support_labels),
+        (relabelled.query, relabelled.true_query_labels),
     ):
         assert torch.equal(pool.classes.gather(1, true), table.labels[images])
     monkeypatch.setattr(votes, "COUNTERS_PER_LABEL", 0)  # as for a table of very many classes
-    assert relabel_by_votes(pool) == mended
+    assert relabel_by_votes(pool) == relabelled
 
 
 def test_every_class_has_its_shots_again(table: ImageTable) -> None:
     pool = drawn(table, SwapNoise(2.8), tasks=1500)
-    mended = relabel_by_votes(pool)
-    assert float((mended.mislabelled() == 0).float().mean()) > 0.95
-    shots = torch.stack([torch.bincount(row, minlength=5) for row in mended.support_labels])
+    relabelled = relabel_by_votes(pool)
+    assert float((relabelled.mislabelled() == 0).float().mean()) > 0.95
+    shots = torch.stack([torch.bincount(row, minlength=5) for row in relabelled.support_labels])
     assert bool((shots == 3).all())
     before = torch.cat((pool.support, pool.query), 1).sort(1).values
-    assert torch.equal(torch.cat((mended.support, mended.query), 1).sort(1).values, before)
-    assert mended.support.shape == pool.support.shape
-
-
-def test_support_labels_may_stay_as_they_are(table: ImageTable) -> None:
-    pool = drawn(table, SwapNoise(2.8))
-    mended = relabel_by_votes(pool, support=False)
-    assert torch.equal(mended.support, pool.support)
-    assert torch.equal(mended.support_labels, pool.support_labels)
-    assert float((mended.query_labels != mended.true_query_labels).float().mean()) < 0.005
+    assert torch.equal(torch.cat((relabelled.support, relabelled.query), 1).sort(1).values, before)
+    assert relabelled.support.shape == pool.support.shape
 
 
 def test_clean_labels_and_labels_wrong_in_the_data_itself_stay(table: ImageTable) -> None:
@@ -84,13 +76,13 @@ def test_ties_stay_as_given_and_a_class_short_of_images_keeps_the_split() -> Non
     assert relabel_by_votes(tied) is tied
     few = pool(*[[1, 1, 1, 1]] * 6, [0, 1, 0, 1])  # too few tasks for votes to be trusted
     assert relabel_by_votes(few) is few
-    mended = relabel_by_votes(pool(*[[1, 1, 1, 1]] * 7, [0, 1, 0, 1]))
-    assert mended.support[7].tolist() == [0, 1]  # all four are called 1: no shot of 0 is left
-    assert mended.query_labels[7].tolist() == [1, 1]
+    relabelled = relabel_by_votes(pool(*[[1, 1, 1, 1]] * 7, [0, 1, 0, 1]))
+    assert relabelled.support[7].tolist() == [0, 1]  # all four are called 1: no shot of 0 is left
+    assert relabelled.query_labels[7].tolist() == [1, 1]
 
 
 def test_pools_without_classes_are_refused(table: ImageTable) -> None:
-    with pytest.raises(DertsError, match=r"votes need the classes .* --strategy\.doubt none"):
+    with pytest.raises(DertsError, match=r"votes need the classes .* --no-strategy\.votes"):
         relabel_by_votes(replace(drawn(table, None), classes=None))
 
 

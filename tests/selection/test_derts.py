@@ -19,9 +19,6 @@ from derts.config import (
 )
 from derts.config_file import apply_presets
 from derts.data import ImageTable
-from derts.errors import DertsError
-from derts.gradients import estimate_pool
-from derts.learners.embedding import embed_images, evaluation_mode
 from derts.training import Trainer
 
 Tables = dict[str, ImageTable]
@@ -30,7 +27,7 @@ SMALL = TrainConfig(
     tasks=TaskConfig(shot=2, query=3, noise="tasks"),
     model=ModelConfig(width=8),
     learner=LearnerConfig(distance_divisor=4.0),
-    strategy=StrategyConfig("derts", warmup=3, pool=40, ratio=0.5, selects="always"),
+    strategy=StrategyConfig("derts", warmup=3, pool=40, ratio=0.5, select="greedy"),
     evaluation=EvaluationConfig(tasks=40, query=5),
     updates=12,
     meta_batch=4,
@@ -85,12 +82,6 @@ def test_the_warm_up_trains_on_what_random_sampling_would(letters: Tables) -> No
     assert not torch.equal(first, next(iter(theirs.learner.parameters())))
 
 
-def test_a_round_that_keeps_nothing_stops_training_with_the_reason(letters: Tables) -> None:
-    strategy = replace(SMALL.strategy, drop_rule="multiple", drop_value=1e-6)
-    with pytest.raises(DertsError, match="keeps none"):
-        trained(replace(SMALL, strategy=strategy), letters)
-
-
 def test_no_strategy_reads_the_true_labels(letters: Tables) -> None:
     def with_wrong_truth(trainer: Trainer) -> Trainer:
         draw = trainer.draw
@@ -130,87 +121,49 @@ def test_a_comparison_shares_the_warm_up_and_pairs_seeds(tmp_path: Path, letters
         assert (result["rounds"] > 0) == (result["variant"] != "random")
 
 
-@pytest.mark.parametrize("name", ["protonet", "anil"])
-def test_a_bank_scores_pools_by_what_updates_left(name: str, letters: Tables) -> None:
-    strategy = replace(SMALL.strategy, bank=True)
-    config = replace(SMALL, learner=LearnerConfig(name), strategy=strategy)  # type: ignore[arg-type]
-    trainer = Trainer(config, letters)
-    bank = trainer.learner.bank
-    assert bank is not None
-    trainer.train(4)  # warm-up, first round, its first update
-    assert 0 < int(bank.fresh.sum()) <= 4 * 25
-    used = bank.fresh.nonzero().squeeze(1)
-    left = bank.features[used].clone()
-    pool = trainer.draw(30, "look", 0)
-    named = torch.cat((pool.support, pool.query), 1)
-    estimate_pool(trainer.learner, trainer.images, pool)
-    assert bool(bank.fresh[named].all())
-    assert torch.equal(bank.features[used], left)
-    with evaluation_mode(trainer.learner):
-        others = torch.tensor(sorted(set(named.flatten().tolist()) - set(used.tolist())))
-        fresh = embed_images(trainer.learner, trainer.images, others)
-    torch.testing.assert_close(bank.features[others], fresh)
-    trainer.train()
-    assert trainer.update == config.updates
-
-
-def test_a_bank_is_part_of_a_runs_state(letters: Tables) -> None:
-    config = replace(SMALL, strategy=replace(SMALL.strategy, bank=True))
-    whole, first, second = (Trainer(config, letters) for _ in range(3))
-    whole.train()
-    first.train(6)
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
-    second.train()
-    for name, value in whole.learner.state_dict().items():
-        assert torch.equal(second.learner.state_dict()[name], value), name
-
-
-@pytest.mark.parametrize("changes", [{"learner": LearnerConfig("maml")}, {"estimate": "feature"}])
-def test_a_bank_that_cannot_work_is_refused(changes: dict[str, Any], letters: Tables) -> None:
-    estimate = changes.pop("estimate", "logit")
-    strategy = replace(SMALL.strategy, bank=True, estimate=estimate)
-    with pytest.raises(DertsError, match=r"--strategy\.bank needs anil or protonet"):
-        Trainer(replace(SMALL, strategy=strategy, **changes), letters)
-
-
-def test_doubt_is_logged_trained_with_and_part_of_a_runs_state(letters: Tables) -> None:
-    noisy = replace(SMALL.tasks, noise="swap", swap_rate=2.0)
-    strategy = replace(SMALL.strategy, doubt="posterior", drop_score="none")
-    config = replace(SMALL, tasks=noisy, strategy=strategy)
-    whole, rounds = trained(config, letters)
-    assert all(0 <= event["labels_look_wrong"] < 1 for event in rounds)
-    plain, _ = trained(replace(config, strategy=replace(strategy, doubt="none")), letters)
-    first, second = (Trainer(config, letters) for _ in range(2))
-    first.train(6)
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
-    second.train()
-    for name, value in whole.learner.state_dict().items():
-        assert torch.equal(second.learner.state_dict()[name], value), name
-    if any(event["labels_look_wrong"] for event in rounds[:-1]):
-        assert any(
-            not torch.equal(value, whole.learner.state_dict()[name])
-            for name, value in plain.learner.state_dict().items()
-        )
-
-
-def test_votes_mend_swapped_labels_and_follow_from_the_seed(letters: Tables) -> None:
+@pytest.mark.parametrize("name", ["derts", "random-votes"])
+def test_votes_relabel_swapped_labels_and_follow_from_the_seed(name: str, letters: Tables) -> None:
     noisy = replace(SMALL.tasks, noise="swap", swap_rate=1.0)
-    strategy = replace(SMALL.strategy, doubt="votes", pool=240)
+    strategy = replace(SMALL.strategy, name=name, pool=240)  # type: ignore[arg-type]
     config = replace(SMALL, tasks=noisy, strategy=strategy)
     whole, rounds = trained(config, letters)
     assert all(event["noise"]["pool"] > 0.1 for event in rounds)
     assert rounds[-1]["noise"]["kept"] < 0.2 * rounds[-1]["noise"]["pool"]
+    assert all(event["parts"]["votes"]["relabelled"] > 0.1 for event in rounds)
     first, second = (Trainer(config, letters) for _ in range(2))
     first.train(6)
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     second.train()
-    for name, value in whole.learner.state_dict().items():
-        assert torch.equal(second.learner.state_dict()[name], value), name
+    for key, value in whole.learner.state_dict().items():
+        assert torch.equal(second.learner.state_dict()[key], value), key
 
 
 def test_votes_change_nothing_where_tasks_agree(letters: Tables) -> None:
     clean = replace(SMALL, tasks=replace(SMALL.tasks, noise="none"))
-    with_votes = replace(clean, strategy=replace(SMALL.strategy, doubt="votes"))
-    plain, voted = (trained(config, letters)[0] for config in (clean, with_votes))
+    without = replace(clean, strategy=replace(SMALL.strategy, votes=False))
+    voted, plain = (trained(config, letters)[0] for config in (clean, without))
     for name, value in plain.learner.state_dict().items():
         assert torch.equal(voted.learner.state_dict()[name], value), name
+
+
+@pytest.mark.parametrize("name", ["derts", "random-votes"])
+def test_votes_that_cannot_work_are_told_once(name: str, letters: Tables) -> None:
+    events: list[dict[str, Any]] = []
+    strategy = replace(SMALL.strategy, name=name, pool=20)  # type: ignore[arg-type]
+    trainer = Trainer(replace(SMALL, strategy=strategy), letters, events.append)
+    trainer.train()
+    (note,) = [event for event in events if event["event"] == "note"]
+    assert note["text"].startswith("no votes: an image of a pool is in 1.")
+    rounds = [event for event in events if event["event"] == "round"]
+    assert len(rounds) > 2
+    assert all(event["parts"]["votes"] is None for event in rounds)
+
+
+def test_the_parts_that_acted_are_told_by_name(letters: Tables) -> None:
+    _, rounds = trained(SMALL, letters)
+    for event in rounds:
+        assert event["parts"].keys() == {"votes", "drop", "balance", "select"}
+        assert event["parts"]["select"] == "facility-location"
+        assert event["parts"]["drop"] == {"dropped": event["looks_noisy"] / 40}
+    _, rounds = trained(apply_presets(["paper"], SMALL), letters)
+    assert all(event["parts"]["drop"] is None for event in rounds)

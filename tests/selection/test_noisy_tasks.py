@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from derts.diagnosis import auroc
 from derts.errors import DertsError
-from derts.selection.modes import find_dip
-from derts.selection.noisy_tasks import find_noisy, separation
-from derts.tasks import generator
+from derts.gradients import PoolEstimate
+from derts.selection.noisy_tasks import find_dip, find_noisy, noisy_tasks
 
 Draw = Callable[[np.random.Generator, int], "np.ndarray[tuple[int], np.dtype[np.float64]]"]
 ONE_MODE: dict[str, Draw] = {
@@ -122,41 +122,30 @@ def test_an_upper_mode_of_rare_classes_is_hard_and_not_noisy() -> None:
     assert find_noisy(scores, reference=reference, classes=rare).drop.any()
 
 
-def test_multiple_of_the_mean_drops_from_the_threshold_on() -> None:
-    split = find_noisy(torch.tensor([1.0, 2.0, 3.0, 2.0]), "multiple", 1.5)
-    assert split.threshold == 3.0
-    assert split.drop.tolist() == [False, False, True, False]
+def test_the_papers_rule_drops_from_1_25_times_the_mean_norm_on() -> None:
+    gradients = torch.tensor([[3.0, 4.0], [4.0, 0.0], [0.0, 4.0], [3.0, 0.0], [math.nan, 0.0]])
+    nothing = PoolEstimate({}, torch.zeros(5), torch.zeros(5))
+    split = noisy_tasks("paper", nothing, gradients)
+    assert split.threshold == 5.0
+    assert split.drop.tolist() == [True, False, False, False, True]
+    assert not noisy_tasks("none", nothing, gradients).drop.any()
+    assert noisy_tasks("paper", nothing, torch.full((3, 2), math.nan)).drop.all()
 
 
-@pytest.mark.parametrize(("share", "dropped"), [(0.0, 0), (0.3, 3), (1.0, 10)])
-def test_quantile_drops_a_share(share: float, dropped: int) -> None:
-    scores = torch.randperm(10, generator=generator(1)).double()
-    split = find_noisy(scores, "quantile", share)
-    assert int(split.drop.sum()) == dropped
-    if dropped:
-        assert scores[split.drop].min() >= 10 - dropped
-
-
-@pytest.mark.parametrize("rule", ["multiple", "quantile", "automatic"])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_scores_that_are_not_finite_are_dropped_and_poison_nothing(rule: str, bad: float) -> None:
+def test_scores_that_are_not_finite_are_dropped_and_poison_nothing(bad: float) -> None:
     scores, _, reference = mixture(0.4, 6.0, 1.0, 200)
-    value = 0.3 if rule == "quantile" else 1.25
-    expected = find_noisy(scores, rule, value, reference)  # type: ignore[arg-type]
+    expected = find_noisy(scores, reference)
     worse = torch.cat((scores, torch.tensor([bad], dtype=scores.dtype)))
     spoiled = torch.cat((reference, torch.tensor([bad], dtype=scores.dtype)))
-    split = find_noisy(worse, rule, value, spoiled)  # type: ignore[arg-type]
+    split = find_noisy(worse, spoiled)
     assert split.threshold == expected.threshold
     assert split.drop.tolist() == [*expected.drop.tolist(), True]
 
 
-@pytest.mark.parametrize("rule", ["multiple", "quantile", "automatic"])
-def test_nothing_finite_or_all_alike(rule: str) -> None:
-    value = 0.3 if rule == "quantile" else 1.25
-    lost = find_noisy(torch.full((20,), math.nan), rule, value)  # type: ignore[arg-type]
-    assert lost.drop.all()
-    alike = find_noisy(torch.ones(40), "automatic", reference=torch.ones(40))
-    assert not alike.drop.any()
+def test_nothing_finite_or_all_alike() -> None:
+    assert find_noisy(torch.full((20,), math.nan)).drop.all()
+    assert not find_noisy(torch.ones(40), reference=torch.ones(40)).drop.any()
 
 
 def test_the_dip_does_not_depend_on_place_or_scale() -> None:
@@ -170,17 +159,10 @@ def test_separation_is_the_area_under_the_curve() -> None:
     scores = scores.round(decimals=1)  # with ties
     pairs = scores[noisy][:, None] - scores[~noisy][None]
     expected = (pairs > 0).double().mean() + 0.5 * (pairs == 0).double().mean()
-    assert separation(scores, noisy) == pytest.approx(float(expected))
-    assert math.isnan(separation(scores, torch.zeros(200, dtype=torch.bool)))
+    assert auroc(scores, noisy) == pytest.approx(float(expected))
+    assert math.isnan(auroc(scores, torch.zeros(200, dtype=torch.bool)))
 
 
-def test_mistakes_are_named() -> None:
-    scores = torch.ones(4)
-    with pytest.raises(DertsError, match="choose from multiple, quantile, automatic"):
-        find_noisy(scores, "otsu")  # type: ignore[arg-type]
-    with pytest.raises(DertsError, match="above 0"):
-        find_noisy(scores, "multiple", 0.0)
-    with pytest.raises(DertsError, match="between 0 and 1"):
-        find_noisy(scores, "quantile", 1.5)
+def test_scores_are_one_number_per_task() -> None:
     with pytest.raises(DertsError, match="one number per task"):
         find_noisy(torch.ones(4, 2))

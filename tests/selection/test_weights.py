@@ -74,20 +74,17 @@ def test_equal_rows_get_equal_weights() -> None:
 
 
 @pytest.mark.parametrize("kind", ["counts", "none", "calibrated"])
-@pytest.mark.parametrize("cap", [None, 1.5])
-def test_every_kind_has_mean_one(kind: str, cap: float | None) -> None:
+def test_every_kind_has_mean_one(kind: str) -> None:
     counts = torch.tensor([50, 4, 3, 2, 1])
-    weights = selection_weights(kind, pool().float(), chosen(5), counts, cap)  # type: ignore[arg-type]
+    weights = selection_weights(kind, pool().float(), chosen(5), counts)  # type: ignore[arg-type]
     assert weights.dtype == torch.float32
     torch.testing.assert_close(weights.mean(), torch.tensor(1.0))
 
 
-def test_counts_are_kept_in_proportion_and_capped() -> None:
+def test_counts_are_kept_in_proportion() -> None:
     counts, rows = torch.tensor([7.0, 1.0, 1.0]), torch.zeros(9, 2)
     plain_counts = selection_weights("counts", rows, torch.arange(3), counts)
     torch.testing.assert_close(plain_counts, counts / 3)
-    capped = selection_weights("counts", rows, torch.arange(3), counts, cap=1.0)
-    torch.testing.assert_close(capped, torch.tensor([3.0, 1.0, 1.0]) * 3 / 5)
 
 
 def test_mistakes_are_named() -> None:
@@ -102,5 +99,3 @@ def test_mistakes_are_named() -> None:
         calibrated(rows, some, ridge=-1.0)
     with pytest.raises(DertsError, match="at least one"):
         calibrated(rows, some[:0])
-    with pytest.raises(DertsError, match="cap"):
-        selection_weights("counts", rows, some, torch.ones(2), cap=0.0)

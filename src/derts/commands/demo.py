@@ -73,7 +73,7 @@ def demo(arguments: Sequence[str]) -> None:
             config, variants, range(options.seeds), tables, advance=advance, folder=options.out
         )
     found.save(options.out / "results.json")
-    fraction, flip = config.tasks.noisy_fraction, config.tasks.flip
+    fraction, flip = config.tasks.noisy_fraction, 0.8
     about = (
         f"ProtoNet on glyphs, {config.updates} updates ({warmup} of them shared warm-up); "
         f"{100 * fraction:.0f}% of the training tasks have {100 * flip:.0f}% wrong labels.\n"

@@ -100,8 +100,8 @@ def train(arguments: Sequence[str]) -> None:
 
 def _tasks(config: TrainConfig) -> str:
     tasks = config.tasks
-    turned = ", every class turned too" if tasks.turned else ""
-    return f"{tasks.way} way, {tasks.shot} shot, from {config.data}{turned}"
+    rotated = ", every class rotated too" if tasks.rotated else ""
+    return f"{tasks.way} way, {tasks.shot} shot, from {config.data}{rotated}"
 
 
 def _strategy(config: TrainConfig, run: Run) -> str:
@@ -120,7 +120,7 @@ def _strategy(config: TrainConfig, run: Run) -> str:
 def default_name(config: TrainConfig) -> str:
     """A folder name that tells runs apart."""
     noise = "" if config.tasks.noise == "none" else f"-{config.tasks.noise}"
-    noise += "-turned" if config.tasks.turned else ""
+    noise += "-rotated" if config.tasks.rotated else ""
     return (
         f"{config.learner.name}-{config.strategy.name}-{Path(config.data).name}{noise}"
         f"-{config.tasks.way}way{config.tasks.shot}shot-seed{config.seed}"

@@ -72,7 +72,7 @@ def look_at(
                 reference.append(_random_loss(learner, part.support, part.query, random).cpu())
             advance(len(piece))
     found = torch.cat(predicted)
-    split = find_noisy(torch.cat(losses), "automatic", reference=torch.cat(reference))
+    split = find_noisy(torch.cat(losses), torch.cat(reference))
     return Looks(
         torch.cat(given),
         classes_of_labels(images, pool).gather(1, found),

@@ -1,13 +1,13 @@
-"""What an image is called in many tasks says what it is: labels that tasks disagree on are mended.
+"""Majority vote: an image is in many tasks of a pool, and most of them have its label right.
 
-This helps where every task was labelled anew, as in the paper's noise or where each task had its
-own annotator. Labels that are wrong in the data set itself are the same in every task: there all
-votes agree, and nothing is changed.
+This undoes noise where every task was labelled anew, as in the paper's noise, or where each task
+had its own annotator. Labels that are wrong in the data set itself are the same in every task:
+there all votes agree, and nothing changes.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -16,59 +16,88 @@ from torch import Tensor
 from derts.errors import DertsError
 from derts.tasks.pool import TaskPool
 
-ENOUGH = 8  # labels per image of a pool: with fewer, votes mend some of a noisy task and hide it
+ENOUGH = 8  # labels per image: with fewer, votes correct some labels of a noisy task and hide it
 COUNTERS_PER_LABEL = 16  # for each image and class of a pool one; more, and only pairs that occur
 
 
-def relabel_by_votes(pool: TaskPool, support: bool = True) -> TaskPool:
-    """The pool with each label as most of its tasks have it; ties stay as given.
+@dataclass(frozen=True)
+class Votes:
+    """What a majority vote over a pool's tasks gave.
 
-    An image that other tasks call another of a task's classes more often than what this task calls
-    it gets that label. Given labels alone are counted, never true ones. Tasks in which that changed
-    a label are split into support and query anew, so that every class has its shots again. Without
-    `support`, only labels of query images change. A pool that names its images fewer than eight
-    times on average is left as it is.
+    pool         the pool with each label as most of its tasks have it
+    relabelled   share of labels that changed
+    per_image    labels per image, on average
+    """
+
+    pool: TaskPool
+    relabelled: float
+    per_image: float
+
+    @property
+    def note(self) -> str:
+        """Why there was no vote; empty where there was one."""
+        if self.per_image >= ENOUGH:
+            return ""
+        return (
+            f"no votes: an image of a pool is in {self.per_image:.1f} of its tasks, {ENOUGH} are "
+            "needed, so labels stay as given; raise --strategy.pool or lower --strategy.pool-images"
+        )
+
+
+def relabel_by_votes(pool: TaskPool) -> TaskPool:
+    """The pool with each label as most of its tasks have it; `majority_vote` tells more.
 
     >>> from derts.data import glyphs
     >>> from derts.tasks import SwapNoise
     >>> table = glyphs(characters=40, images_per_character=12)["train"]
     >>> pool = TaskPool.sample(table, tasks=400, shot=2, query=4, noise=SwapNoise(1.0))
     >>> f"{pool.mislabelled().mean():.2f} -> {relabel_by_votes(pool).mislabelled().mean():.2f}"
-    '0.27 -> 0.00'
+    '0.28 -> 0.00'
+    """
+    return majority_vote(pool).pool
+
+
+def majority_vote(pool: TaskPool) -> Votes:
+    """Relabel each image of a task as most tasks have it, among the task's classes.
+
+    Ties stay as given. Given labels alone are counted, never true ones. Tasks in which a label
+    changed are split into support and query anew, so that every class has its shots again. With
+    fewer than eight labels per image nothing changes.
     """
     if pool.classes is None:
         raise DertsError(
             "votes need the classes that a pool's labels stand for, the same in all tasks: make it "
-            "with TaskPool.sample, give classes [tasks, way], or use --strategy.doubt none"
+            "with TaskPool.sample, give classes [tasks, way], or use --no-strategy.votes"
         )
     shots = pool.support.shape[1]
     images = torch.cat((pool.support, pool.query), 1)
     labels = torch.cat((pool.support_labels, pool.query_labels), 1)
-    if images.numel() < ENOUGH * len(images.unique()):
-        return pool
+    per_image = images.numel() / max(len(images.unique()), 1)
+    if per_image < ENOUGH:
+        return Votes(pool, 0.0, per_image)
     votes = _votes(images, labels, pool.classes)
     most = votes.max(2)
     given = votes.gather(2, labels[:, :, None]).squeeze(2)
     voted = torch.where(most.values > given, most.indices, labels)
-    if not support:
-        return replace(pool, query_labels=voted[:, shots:].contiguous())
     changed = (voted != labels).any(1).nonzero().squeeze(1)
     if not len(changed):
-        return pool
+        return Votes(pool, 0.0, per_image)
     order = torch.arange(labels.shape[1]).expand_as(labels).clone()
     order[changed] = _support_first(voted[changed], shots, pool.way)
     true = torch.cat((pool.true_support_labels, pool.true_query_labels), 1)
     parts = [values.gather(1, order).tensor_split([shots], 1) for values in (images, voted, true)]
-    (first, rest), (first_labels, labels_of_rest), (first_true, true_of_rest) = parts
-    return replace(
+    (support, query), (support_labels, query_labels), (true_support, true_query) = parts
+    relabelled = replace(
         pool,
-        support=first.contiguous(),
-        support_labels=first_labels.contiguous(),
-        true_support_labels=first_true.contiguous(),
-        query=rest.contiguous(),
-        query_labels=labels_of_rest.contiguous(),
-        true_query_labels=true_of_rest.contiguous(),
+        support=support.contiguous(),
+        support_labels=support_labels.contiguous(),
+        true_support_labels=true_support.contiguous(),
+        query=query.contiguous(),
+        query_labels=query_labels.contiguous(),
+        true_query_labels=true_query.contiguous(),
+        recipe={**pool.recipe, "relabelled": "by votes"},
     )
+    return Votes(relabelled, float((voted != labels).float().mean()), per_image)
 
 
 def _votes(images: Tensor, labels: Tensor, classes: Tensor) -> Tensor:

@@ -25,4 +25,4 @@ def build_backbone(config: ModelConfig, image_shape: tuple[int, int, int]) -> CN
     if config.backbone == "cnn4":
         return CNN4(channels, (height, width), config.width)
     widths = tuple(config.width * factor for factor in (1, 2, 4, 8))
-    return ResNet12(channels, (height, width), widths, config.drop_block)
+    return ResNet12(channels, (height, width), widths)

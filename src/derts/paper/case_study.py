@@ -15,13 +15,12 @@ import torch
 from derts.data import open_data
 from derts.data.table import ImageTable
 from derts.errors import DertsError
-from derts.gradients import estimate_pool, with_random_labels
 from derts.paper.job import Job
 from derts.paper.numbers import class_words
 from derts.paper.recipe import Setting, cells
 from derts.report.figures import save_figure
-from derts.selection.choice import Choice, Seed, choose, estimates_of, needs_reference
-from derts.selection.derts import pick_facilities
+from derts.selection.choice import Choice, Seed
+from derts.selection.rounds import PoolStrategy
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
 from derts.training.checkpoint import newest_checkpoint, say
@@ -30,6 +29,7 @@ from derts.training.trainer import Trainer
 SHOWN = 3  # tasks of each kind
 SIDE = 2  # a class is shown as SIDE × SIDE of its support images
 PICTURE = "case-study.png"
+FRESH = 10**6  # a round that no run comes to
 
 
 def draw_case_studies(jobs: Mapping[tuple[Setting, int], Job]) -> list[Path]:
@@ -56,20 +56,13 @@ def draw_case_study(job: Job, tables: Mapping[str, ImageTable], path: Path) -> N
     if saved is None:
         raise DertsError(f"{job.folder} holds no checkpoint: remove the folder and run it again")
     trainer.load_state_dict(saved[1])
-    config, seed = trainer.config.strategy, trainer.config.seed
-    pool = trainer.draw(config.pool, "case-study", 0, config.images_of(len(trainer.images)))
-    estimate = estimate_pool(
-        trainer.learner,
-        trainer.images,
-        pool,
-        estimates_of(config),
-        reference=with_random_labels(pool, (seed, "case-study"))
-        if needs_reference(config)
-        else None,
-    )
-    where: Seed = (seed, "case-study", 0)
-    batch = trainer.config.meta_batch
-    choice = choose(config, estimate, batch, where, pick_facilities, classes=pool.classes)
+    strategy = trainer.strategy
+    assert isinstance(strategy, PoolStrategy)
+    where: Seed = (trainer.config.seed, "case-study", 0)
+    drawn = strategy.draw(trainer.context, FRESH)
+    choice = strategy.choose(trainer.context, drawn, where).settled()
+    assert choice.estimate is not None
+    pool, estimate = drawn.pool, choice.estimate
     selected, others = sample_of_both(choice, len(pool), where)
     accuracies = estimate.accuracies.cpu()
     tasks = [("selected", task) for task in selected] + [("not selected", task) for task in others]

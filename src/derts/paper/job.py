@@ -13,6 +13,7 @@ from typing import Any
 from derts.config import HardwareConfig, StrategyConfig, TrainConfig
 from derts.config_file import apply_presets, as_values, with_values
 from derts.errors import DertsError
+from derts.paper.numbers import class_list
 from derts.paper.recipe import Cell, Setting, read_recipe
 from derts.paper.scale import Scale
 from derts.training.run_folder import AS_IT_WAS, Run
@@ -37,10 +38,11 @@ class Job:
 def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
     """The config of a run, every value from the recipes.
 
-    >>> from derts.paper.recipe import cells
-    >>> config = make_config(cells("table4")[0].setting, 0, Scale({}))
-    >>> config.updates, config.strategy.warmup, config.tasks.swap_rate
-    (12000, 500, 3.02)
+        >>> from derts.paper.numbers import class_list
+    from derts.paper.recipe import cells
+        >>> config = make_config(cells("table4")[0].setting, 0, Scale({}))
+        >>> config.updates, config.strategy.warmup, config.tasks.swap_rate
+        (12000, 500, 3.02)
     """
     common = read_recipe("common")
     strategy = common["strategies"][setting.strategy]
@@ -60,7 +62,7 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
     if not setting.weights:
         chosen["weights"] = "none"
     if setting.selects:
-        chosen["selects"] = setting.selects
+        chosen["select"] = setting.selects
     updates = max(1, round(scale.updates * setting.updates))
     warmup = round(scale.updates * common["warmup"][noise][setting.learner])
     values: dict[str, Any] = {
@@ -72,7 +74,7 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
         "tasks": {
             "way": setting.way,
             "shot": setting.shot,
-            "class_budget": setting.classes,
+            "classes": list(class_list(setting.classes)) if setting.classes else [],
             **common["noise"][noise],
         },
         "strategy": {**chosen, "warmup": warmup},
@@ -81,19 +83,19 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
     if scale.glyphs:
         config = with_values(config, common["glyphs"], "common.toml")
         names = _characters(setting.classes)
-        config = replace(config, tasks=replace(config.tasks, class_budget=0, classes=names))
+        config = replace(config, tasks=replace(config.tasks, classes=names))
     return _with_presets(config, scale.presets).resolved()
 
 
 def _with_presets(config: TrainConfig, names: Sequence[str]) -> TrainConfig:
     """Presets on top, unless they would make another experiment of it."""
     changed = apply_presets(names, config)
-    may_turn = replace(config, tasks=replace(config.tasks, turned=changed.tasks.turned))
+    may_turn = replace(config, tasks=replace(config.tasks, rotated=changed.tasks.rotated))
     for what in ("data", "tasks", "updates", "strategy"):
         if getattr(changed, what) != getattr(may_turn, what):
             raise DertsError(
                 f"--preset {' '.join(names)} changes {what}, which the recipes decide: use presets "
-                "for hardware, images, model, learner or optimiser, such as gpu, augment and turned"
+                "for hardware, images, model, learner or optimiser, such as gpu and augment"
             )
     return changed
 
@@ -113,9 +115,6 @@ def identity(config: TrainConfig, dataset: str) -> str:
     strategy = config.strategy
     if strategy.name in ("random", "us", "ats"):
         strategy = _without_a_choice(strategy)
-    elif config.tasks.noise == "swap" and strategy.doubt == "votes" and dataset != "glyphs":
-        # pools of the recipe's size have labels to mend, all of them: derts always selects
-        strategy = replace(strategy, selects="always")
     neutral = replace(
         config,
         data=dataset,
@@ -130,8 +129,7 @@ def identity(config: TrainConfig, dataset: str) -> str:
 
 def _without_a_choice(strategy: StrategyConfig) -> StrategyConfig:
     """Without what matters to derts alone; digests are those from before there was `selects`."""
-    selects = AS_IT_WAS.strategy.selects
-    return StrategyConfig(name=strategy.name, warmup=strategy.warmup, selects=selects)
+    return StrategyConfig(name=strategy.name, warmup=strategy.warmup)
 
 
 class Folders:

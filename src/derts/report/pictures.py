@@ -38,7 +38,7 @@ def tasks_of_round(
     """
     name = data or config.data
     try:
-        key = f"{name}, {training_classes(config.tasks)} turned" if config.tasks.turned else name
+        key = f"{name}, {training_classes(config.tasks)} rotated" if config.tasks.rotated else name
         if key not in opened:
             opened[key] = training_images(open_data(name)["train"], config.tasks)
         images = opened[key]
@@ -49,7 +49,7 @@ def tasks_of_round(
             query=config.tasks.query,
             seed=(config.seed, "pool", record.number),
             noise=task_noise(config.tasks),
-            images=config.strategy.images_of(len(images)),
+            images=config.strategy.pool_images if config.strategy.pool_images < len(images) else 0,
         )
     except (DertsError, KeyError) as error:
         return f"the run's data is not at hand ({error})"

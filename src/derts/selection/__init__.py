@@ -1,41 +1,43 @@
-"""Stage 6: who trains next, and how much."""
+"""Stage 8: who trains next, and how much."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from derts.config import StrategyConfig
-from derts.facility_location import Selection, select
 from derts.selection.ats import AdaptiveScheduler
-from derts.selection.by_loss import easiest_tasks, hardest_tasks
-from derts.selection.derts import derts_tasks
-from derts.selection.gradmatch import gradmatch_tasks
-from derts.selection.random import RandomTasks
-from derts.selection.rounds import PoolTasks
+from derts.selection.by_loss import ByLoss
+from derts.selection.derts import Derts
+from derts.selection.gradmatch import GradMatch
+from derts.selection.random import RandomTasks, RandomVotes
+from derts.selection.rounds import PoolStrategy
 from derts.selection.strategy import Context, MetaBatch, Strategy
 from derts.selection.us import UniformDifficulty
 
 __all__ = [
     "AdaptiveScheduler",
+    "ByLoss",
     "Context",
+    "Derts",
+    "GradMatch",
     "MetaBatch",
-    "PoolTasks",
+    "PoolStrategy",
     "RandomTasks",
-    "Selection",
+    "RandomVotes",
     "Strategy",
     "UniformDifficulty",
     "build_strategy",
-    "select",
 ]
 
 STRATEGIES: dict[str, Callable[[StrategyConfig], Strategy]] = {
     "random": lambda config: RandomTasks(),
-    "derts": derts_tasks,
+    "random-votes": RandomVotes,
+    "derts": Derts,
     "us": UniformDifficulty,
     "ats": AdaptiveScheduler,
-    "gradmatch": gradmatch_tasks,
-    "hardest": hardest_tasks,
-    "easiest": easiest_tasks,
+    "gradmatch": GradMatch,
+    "hardest": ByLoss,
+    "easiest": ByLoss,
 }
 """Every strategy by name: a new one is a file and a line here."""
 
@@ -44,6 +46,6 @@ def build_strategy(config: StrategyConfig) -> Strategy:
     """The strategy that a config names.
 
     >>> type(build_strategy(StrategyConfig(name="derts"))).__name__
-    'PoolTasks'
+    'Derts'
     """
     return STRATEGIES[config.name](config)

@@ -5,32 +5,29 @@ Hard tasks may be informative or mislabelled: nothing is dropped here, so that t
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-
 import torch
 
 from derts.config import StrategyConfig
-from derts.selection.choice import Candidates, Picked
-from derts.selection.rounds import PoolTasks
+from derts.selection.choice import Choice, DrawnPool, Seed, shuffled_batches
+from derts.selection.rounds import PoolStrategy
+from derts.selection.strategy import Context
 
 
-def hardest_tasks(config: StrategyConfig) -> PoolTasks:
-    """Train on the tasks that the model gets most wrong after adaptation, all weights alike."""
-    return PoolTasks(_plain(config), partial(pick_by_loss, hardest=True))
+class ByLoss(PoolStrategy):
+    """Train on the tasks that the model gets most wrong after adaptation, or least."""
 
+    def __init__(self, config: StrategyConfig) -> None:
+        super().__init__(config)
+        self.hardest = config.name == "hardest"
 
-def easiest_tasks(config: StrategyConfig) -> PoolTasks:
-    """Train on the tasks that the model already solves best."""
-    return PoolTasks(_plain(config), partial(pick_by_loss, hardest=False))
-
-
-def pick_by_loss(candidates: Candidates, hardest: bool) -> Picked:
-    """The candidates with the largest or smallest query loss."""
-    losses = candidates.estimate.losses.cpu()[candidates.indices]
-    order = losses.argsort(descending=hardest, stable=True)[: candidates.count]
-    return Picked(candidates.indices[order], torch.ones(candidates.count))
-
-
-def _plain(config: StrategyConfig) -> StrategyConfig:
-    return replace(config, drop_score="none", batching="shuffled", doubt="none")
+    def choose(self, context: Context, drawn: DrawnPool, seed: Seed) -> Choice:
+        estimate = self.estimate(context, drawn)
+        losses = estimate.losses.cpu()
+        usable = losses.isfinite().nonzero().squeeze(1)
+        count = max(1, min(len(usable), round(self.config.ratio * len(losses))))
+        order = losses[usable].argsort(descending=self.hardest, stable=True)[:count]
+        chosen = usable[order]
+        weights = torch.zeros(len(losses)).index_fill_(0, chosen, 1.0)
+        batches = shuffled_batches(chosen, context.meta_batch, seed)
+        gradients = estimate.gradients[self.config.estimate]
+        return Choice(batches, weights, chosen, self.config.name, estimate, gradients)

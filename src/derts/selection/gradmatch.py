@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from derts.config import StrategyConfig
-from derts.selection.choice import Candidates, Picked
-from derts.selection.rounds import PoolTasks
+from derts.selection.choice import Choice, DrawnPool, Seed
+from derts.selection.rounds import PoolStrategy
+from derts.selection.strategy import Context
+from derts.tasks.randomness import generator
 
 Numbers = NDArray[np.float64]
 RIDGE = 0.5  # × the mean squared length of a gradient: keeps weights from piling up on few tasks
 
 
-def gradmatch_tasks(config: StrategyConfig) -> PoolTasks:
-    """Orthogonal matching pursuit with non-negative weights, a part of the pool per meta-batch."""
-    plain = replace(config, drop_score="none", batching="coreset", doubt="none")
-    return PoolTasks(plain, pick_matching)
+class GradMatch(PoolStrategy):
+    """Orthogonal matching pursuit with non-negative weights, in one part of the pool per batch."""
 
-
-def pick_matching(candidates: Candidates) -> Picked:
-    """The candidates, and weights, whose weighted gradient is that of all candidates."""
-    rows = candidates.gradients().double().cpu().numpy()
-    indices, weights = match_gradients(rows, candidates.count)
-    chosen = candidates.indices[torch.from_numpy(indices)]
-    return Picked(chosen, torch.from_numpy(weights).float())
+    def choose(self, context: Context, drawn: DrawnPool, seed: Seed) -> Choice:
+        estimate = self.estimate(context, drawn)
+        gradients = estimate.gradients[self.config.estimate]
+        usable = (gradients.isfinite().all(1) & estimate.losses.isfinite()).cpu()
+        candidates = usable.nonzero().squeeze(1)
+        count = max(1, min(len(candidates), round(self.config.ratio * len(gradients))))
+        parts = max(1, count // context.meta_batch)
+        order = torch.randperm(len(candidates), generator=generator((*seed, "parts")))
+        weights, batches = torch.zeros(len(gradients)), []
+        for group in candidates[order].tensor_split(parts):
+            rows = gradients[group.to(gradients.device)].double().cpu().numpy()
+            found, fitted = match_gradients(rows, min(len(group), -(-count // parts)))
+            batches.append(group[torch.from_numpy(found)])
+            weights[batches[-1]] = torch.from_numpy(fitted).float()
+        selected = torch.cat(batches)
+        return Choice(tuple(batches), weights, selected, "gradmatch", estimate, gradients)
 
 
 def match_gradients(

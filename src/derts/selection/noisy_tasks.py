@@ -1,14 +1,10 @@
-"""Which tasks of a pool look noisy, from one score per task; knows nothing of tasks.
-
-Good scores are a task's query loss after adaptation (`loss`), Σ over its query of ‖p − y‖
-(`error`), or, as in the paper, the norm of its estimated gradient (`norm`).
-"""
+"""Which tasks of a pool look noisy? The paper's rule by gradient norms, ours by query losses."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,11 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from derts.errors import DertsError
-from derts.selection.class_balance import classes_explain
-from derts.selection.modes import find_dip, find_valley
+from derts.gradients import PoolEstimate
 
-Rule = Literal["multiple", "quantile", "automatic"]
 Numbers = NDArray[np.float64]
+PAPER_MULTIPLE = 1.25
 
 # √N × dip of a uniform sample exceeds this once in 50 times, that of a Gaussian one never
 MODES_APART = 0.45
@@ -29,11 +24,14 @@ MODES_FAR_APART = 0.6
 NOISY_KEPT = 2.0  # clean tasks that may be lost to drop one noisy task
 LEAST_NOISE = 0.02  # a smaller share of tasks that score like random labels is chance
 MOST_NOISE = 0.95  # where nearly all score like random labels, the model knows nothing yet
+EXPLAINED = 0.5  # of the variance between tasks, by their classes
+LEAST = 16  # fewer numbers say nothing about modes
+POINTS = 512  # of the distribution function that the dip looks at
 
 
 @dataclass(frozen=True, eq=False)
 class NoiseSplit:
-    """drop: bool [N] on the scores' device, true where the score is at least `threshold`.
+    """drop: bool [N] on the CPU, true where the score is at least `threshold`.
 
     separation: how far the scores are from one mode, √N × dip: near 0.2 for one mode, above 0.45
     hardly ever by chance, 1 to 2 and more for two modes that stand apart.
@@ -42,107 +40,106 @@ class NoiseSplit:
 
     drop: Tensor
     threshold: float
-    separation: float
+    separation: float = math.nan
     noise: float = math.nan
 
 
-def find_noisy(
-    scores: Tensor,
-    rule: Rule = "automatic",
-    value: float = 1.25,
-    reference: Tensor | None = None,
+def noisy_tasks(
+    rule: Literal["automatic", "paper", "none"],
+    estimate: PoolEstimate,
+    gradients: Tensor,
     classes: Tensor | None = None,
 ) -> NoiseSplit:
-    """Splits N scores [N], high where a task looks noisy.
+    """The tasks of a pool that a rule calls noisy.
 
-    multiple    drop scores of at least `value` × their mean (the paper: 1.25)
-    quantile    drop the `value` share with the highest scores (0.3: three tasks of ten)
-    automatic   find out whether there are noisy tasks, and how many; `value` is not used
+    automatic  by query loss after adaptation (`find_noisy`)
+    paper      gradients [N, d] of at least 1.25 × their mean norm
+    none       none of them
+    """
+    if rule == "none":
+        return NoiseSplit(torch.zeros(len(gradients), dtype=torch.bool), math.inf)
+    if rule == "automatic":
+        return find_noisy(estimate.losses, estimate.reference_losses, classes)
+    norms = torch.linalg.vector_norm(gradients.detach().double(), dim=1).cpu()
+    finite = norms.isfinite()
+    mean = float(norms[finite].mean()) if bool(finite.any()) else math.inf
+    threshold = PAPER_MULTIPLE * mean
+    return NoiseSplit(~(finite & (norms < threshold)), threshold)
 
-    Automatic asks `reference` [any number] first, scores of the same images with random labels
+
+def find_noisy(
+    scores: Tensor, reference: Tensor | None = None, classes: Tensor | None = None
+) -> NoiseSplit:
+    """Splits N scores [N], high where a task looks noisy: whether there are such, and which.
+
+    It asks `reference` [any number] first, scores of the same images with random labels
     (`gradients.with_random_labels`): the share of the pool that scores like these, and the
     threshold that costs least, a noisy task kept counting as two clean ones dropped. Without a
     reference, or where the upper of two modes scores lower than random labels do, it drops the
     upper mode: Hartigan's dip says whether there are two, the valley of a kernel density where
     they part; unless the `classes` [N, way] of tasks, where given, explain who is in it: rare
-    classes are hard, not noisy. Otherwise nothing goes. (Otsu's threshold, the best split in two
-    by variance, splits clean pools too, and in the wrong place where one mode is wider or fuller.)
+    classes are hard, not noisy. Otherwise nothing is dropped, as in a clean pool.
 
-    Measured by query loss on 120 pools of 640 tasks of training glyphs (the constants were chosen
-    on three quarters of them); ANIL and ProtoNet, 1 and 5 shots, after 50 to 250 updates; means
-    over pools. Of clean pools a reference drops nothing, the dip nothing, Otsu 54%. With 10 to
-    60% of the tasks noisy, the clean tasks dropped and the noisy ones in what is kept are 2% and
-    2% with a reference, 2% and 11% by the dip, 14% and 2% by Otsu, 0% and 27% by 1.25 × the mean.
-    Before 50 updates a reference drops 3% of clean pools (at worst 21%): warm up first.
+    Scores that are not finite are dropped and count for nothing else. What was measured, and what
+    other rules do: docs/estimates.md.
 
-    Scores that are not finite are dropped and count for nothing else.
-
-    >>> split = find_noisy(torch.tensor([1.0, 1.1, 0.9, 3.0, 1.0, float("nan")]), "multiple")
-    >>> split.drop.tolist(), round(split.threshold, 2)
-    ([False, False, False, True, False, True], 1.75)
+    >>> scores = torch.cat((torch.linspace(0.9, 1.1, 40), torch.linspace(2.9, 3.1, 20)))
+    >>> find_noisy(scores).drop.sum(), find_noisy(scores[:40]).drop.sum()
+    (tensor(20), tensor(0))
     """
     if scores.ndim != 1:
         raise DertsError(f"scores have shape {list(scores.shape)}; give one number per task")
     held = scores.detach().double().cpu().numpy()
     ordered = _finite(held)
     dip, noise = find_dip(ordered), math.nan
-    if rule == "multiple":
-        if not value > 0:
-            raise DertsError(f"the multiple of the mean is {value}; give a number above 0")
-        threshold = value * float(ordered.mean()) if len(ordered) else math.inf
-    elif rule == "quantile":
-        threshold = _quantile(ordered, value)
-    elif rule == "automatic":
-        threshold, apart, limit = math.inf, MODES_APART, math.inf
-        if reference is not None:
-            random = _finite(reference.detach().double().cpu().numpy())
-            noise, limit = _like_random(ordered, random)
-            apart = MODES_APART if noise >= LEAST_NOISE else MODES_FAR_APART
-        if dip.size >= apart:
-            threshold = find_valley(ordered, dip)
-            above = torch.from_numpy(held >= threshold)
-            if classes is not None and classes_explain(above, classes.cpu()):
-                threshold = math.inf
-        # much more above the valley than random labels explain: noise of another kind
-        if limit < math.inf and noise >= float((ordered >= threshold).mean()) / 2:
-            threshold = limit
-    else:
-        raise DertsError(f"no rule is called {rule!r}; choose from {', '.join(get_args(Rule))}")
+    threshold, apart, limit = math.inf, MODES_APART, math.inf
+    if reference is not None:
+        random = _finite(reference.detach().double().cpu().numpy())
+        noise, limit = _like_random(ordered, random)
+        apart = MODES_APART if noise >= LEAST_NOISE else MODES_FAR_APART
+    if dip.size >= apart:
+        threshold = find_valley(ordered, dip)
+        above = torch.from_numpy(held >= threshold)
+        if classes is not None and classes_explain(above, classes.cpu()):
+            threshold = math.inf
+    # much more above the valley than random labels explain: noise of another kind
+    if limit < math.inf and noise >= float((ordered >= threshold).mean()) / 2:
+        threshold = limit
     drop = ~(np.isfinite(held) & (held < threshold))
-    return NoiseSplit(torch.from_numpy(drop).to(scores.device), threshold, dip.size, noise)
+    return NoiseSplit(torch.from_numpy(drop), threshold, dip.size, noise)
 
 
-def separation(scores: Tensor, noisy: Tensor) -> float:
-    """Chance that a noisy task scores above a clean one (AUROC), ties counting half.
+def classes_explain(which: Tensor, classes: Tensor) -> bool:
+    """Whether tasks are among `which` (bool [N]) because of their classes [N, way].
 
-    0.5 means that the scores [N] know nothing of `noisy` (bool [N]); for diagnosis, because no
-    strategy may know `noisy`. Not a number where all tasks are of one kind. Scores that are not
-    numbers count as highest.
+    Labels go wrong whatever the classes; what is hard for its classes is not noise. Asked is how
+    much of the variance a linear model of classes explains, beyond what as many numbers of chance
+    would. With too few tasks for that: no.
 
-    >>> separation(torch.tensor([0.1, 0.2, 0.2, 0.9]), torch.tensor([False, False, True, True]))
-    0.875
+    >>> classes = torch.stack([torch.randperm(20)[:5] for _ in range(400)])
+    >>> hard, unlucky = (classes == 3).any(1), torch.rand(400) < 0.3
+    >>> classes_explain(hard, classes), classes_explain(unlucky, classes)
+    (True, False)
     """
-    mask = noisy.detach().bool().cpu()
-    values = scores.detach().double().cpu().nan_to_num(nan=math.inf)
-    _, place, counts = values.unique(return_inverse=True, return_counts=True)
-    ranks = (counts.cumsum(0).double() - (counts - 1) / 2)[place]  # equal scores share their mean
-    positive, negative = int(mask.sum()), int((~mask).sum())
-    if positive == 0 or negative == 0:
-        return math.nan
-    above = float(ranks[mask].sum()) - positive * (positive + 1) / 2
-    return above / (positive * negative)
+    occurring, ranks = classes.unique(return_inverse=True)
+    tasks, count = len(classes), len(occurring)
+    freedom = tasks - count - 1
+    share = which.double().mean()
+    total = float(share * (1 - share)) * tasks
+    if freedom < count or not total:
+        return False
+    has = torch.zeros(tasks, count, dtype=torch.double).scatter_(1, ranks, 1.0)
+    has -= has.mean(0)
+    centred = which.double() - share
+    # a task has `way` classes, whichever they are, so one column follows from the others
+    gram = has.T @ has + 1e-6 * tasks * torch.eye(count, dtype=torch.double)
+    left = centred - has @ torch.linalg.solve(gram, has.T @ centred)
+    return 1 - float(left.square().sum()) / total * (tasks - 1) / freedom > EXPLAINED
 
 
 def _finite(values: Numbers) -> Numbers:
     ordered: Numbers = np.sort(values[np.isfinite(values)])
     return ordered
-
-
-def _quantile(ordered: Numbers, share: float) -> float:
-    if not 0 <= share <= 1:
-        raise DertsError(f"the share to drop is {share}; give a number between 0 and 1")
-    count = round(share * len(ordered))
-    return float(ordered[-count]) if count else math.inf
 
 
 def _like_random(ordered: Numbers, random: Numbers) -> tuple[float, float]:
@@ -176,3 +173,102 @@ def _share_from(ordered: Numbers, limits: Numbers) -> Numbers:
     """Share of the sorted numbers that are at least each limit."""
     shares: Numbers = 1 - np.searchsorted(ordered, limits) / len(ordered)
     return shares
+
+
+class Dip(NamedTuple):
+    """How far a sample is from one mode, √N × dip, and two of its numbers around the valley."""
+
+    size: float
+    low: float
+    high: float
+
+
+def find_dip(ordered: Numbers) -> Dip:
+    """Hartigan's dip of sorted numbers: their distance from the nearest sample with one mode.
+
+    With a single mode at m the distribution function is convex before m and concave after it.
+    The further right m is, the more the left side can offend, the less the right side: the dip is
+    half the offence where the two balance, and the valley lies between the worst offenders.
+
+    >>> dip = find_dip(np.concatenate((np.linspace(0, 1, 50), np.linspace(4, 5, 50))))
+    >>> dip.size > 1, dip.low < 1.1, dip.high
+    (True, True, 4.0)
+    """
+    count = len(ordered)
+    if count < LEAST or ordered[0] == ordered[-1]:
+        return Dip(0.0, math.nan, math.nan)
+    chosen = np.unique(np.linspace(0, count - 1, min(count, POINTS)).round().astype(np.int64))
+    x = (ordered[chosen] - ordered[0]) / (ordered[-1] - ordered[0])
+    below, above = chosen / count, 1 - (chosen + 1) / count
+
+    rising, falling = _Minorants(x, below), _Minorants(-x[::-1], above[::-1])
+
+    def left(mode: int) -> tuple[float, int]:
+        return rising.worst(mode)
+
+    def right(mode: int) -> tuple[float, int]:
+        gap, place = falling.worst(len(x) - 1 - mode)
+        return gap, len(x) - 1 - place
+
+    low, high = 0, len(x) - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if left(middle)[0] > right(middle)[0]:
+            high = middle
+        else:
+            low = middle
+    found = min((low, high), key=lambda mode: max(left(mode)[0], right(mode)[0]))
+    (gap_left, start), (gap_right, end) = left(found), right(found)
+    dip = max(gap_left, gap_right) / 2
+    return Dip(math.sqrt(count) * dip, float(ordered[chosen[start]]), float(ordered[chosen[end]]))
+
+
+class _Minorants:
+    """Greatest convex minorants of the first points (x ascending, y), for every number of them."""
+
+    def __init__(self, x: Numbers, y: Numbers) -> None:
+        self.x, self.y = x, y
+        self.before: list[int] = []  # the corner before each point when it is the last one
+        corners: list[int] = []
+        xs, ys = x.tolist(), y.tolist()
+        for here in range(len(xs)):
+            while len(corners) > 1:
+                a, b = corners[-2], corners[-1]
+                if (ys[b] - ys[a]) * (xs[here] - xs[a]) < (ys[here] - ys[a]) * (xs[b] - xs[a]):
+                    break
+                corners.pop()
+            self.before.append(corners[-1] if corners else -1)
+            corners.append(here)
+
+    def worst(self, last: int) -> tuple[float, int]:
+        """How far, and where, the points up to `last` lie highest above their minorant."""
+        corners = [last]
+        while self.before[corners[-1]] >= 0:
+            corners.append(self.before[corners[-1]])
+        corners.reverse()
+        x, y = self.x[: last + 1], self.y[: last + 1]
+        gaps = y - np.interp(x, x[corners], y[corners])
+        place = int(gaps.argmax())
+        return float(gaps[place]), place
+
+
+def find_valley(ordered: Numbers, dip: Dip) -> float:
+    """Where between the two modes the density of the sorted numbers is lowest.
+
+    >>> numbers = np.concatenate((np.linspace(0, 1, 50), np.linspace(4, 5, 50)))
+    >>> 1 < find_valley(numbers, find_dip(numbers)) < 4
+    True
+    """
+    middle = (dip.low + dip.high) / 2
+    parts = (ordered[ordered <= middle], ordered[ordered > middle])
+    within = sum(float(part.var()) * len(part) for part in parts if len(part)) / len(ordered)
+    # half of Silverman's width, or the narrower mode would spread over the valley
+    width = max(0.45 * math.sqrt(within) * len(ordered) ** -0.2, 1e-9 * (dip.high - dip.low))
+    if width == 0:
+        return dip.low
+    grid = np.linspace(dip.low, dip.high, 128)
+    first, last = np.searchsorted(ordered, (dip.low - 6 * width, dip.high + 6 * width))
+    near = ordered[first:last]
+    density = np.array([np.exp(-0.5 * ((near - at) / width) ** 2).sum() for at in grid])
+    lowest = np.flatnonzero(density <= density.min())
+    return float(grid[lowest[len(lowest) // 2]])

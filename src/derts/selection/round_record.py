@@ -12,8 +12,7 @@ from safetensors.torch import save
 
 from derts.data.table import ImageTable
 from derts.errors import DertsError
-from derts.gradients import PoolEstimate
-from derts.selection.choice import Choice
+from derts.selection.choice import Choice, DrawnPool
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
 
@@ -49,30 +48,25 @@ class RoundRecord:
 
     @staticmethod
     def of(
-        pool: TaskPool,
-        wrong: torch.Tensor,
-        images: ImageTable,
-        gradients: torch.Tensor,
-        estimate: PoolEstimate,
-        choice: Choice,
-        number: int,
-        update: int,
+        drawn: DrawnPool, choice: Choice, images: ImageTable, number: int, update: int
     ) -> RoundRecord:
-        """The record of a round: its pool as drawn, shares of wrong labels [N] when trained on."""
-        selected = torch.zeros(len(pool), dtype=torch.bool)
+        """The record of a round that looked at its pool."""
+        assert choice.estimate is not None
+        assert choice.gradients is not None
+        count, part = len(drawn.pool), slice(MOST_TASKS)
+        selected, nothing = torch.zeros(2, count, dtype=torch.bool)
         selected[choice.selected] = True
-        part = slice(MOST_TASKS)
         return RoundRecord(
-            place=two_dimensions(gradients[part]).cpu(),
-            loss=estimate.losses[part].float().cpu(),
+            place=two_dimensions(choice.gradients[part]).cpu(),
+            loss=choice.estimate.losses[part].float().cpu(),
             weight=choice.weights[part].float().cpu(),
             selected=selected[part],
-            dropped=choice.drop[part].cpu(),
-            mislabelled=wrong[part].float().cpu(),
+            dropped=(nothing if choice.drop is None else choice.drop)[part].cpu(),
+            mislabelled=drawn.pool.mislabelled()[part].float().cpu(),
             number=number,
             update=update,
-            digest=pool_digest(pool, images),
-            random=choice.random > 0,
+            digest=pool_digest(drawn.given, images),
+            random=choice.at_random,
         )
 
     def to_bytes(self) -> bytes:

@@ -1,75 +1,66 @@
-"""Strategies that work in rounds: draw a pool, score it, choose from it, train on the choice."""
+"""Strategies that work in rounds: draw a pool, choose from it, train on the choice.
+
+Everything here is bookkeeping that such strategies share: warm-up, the next pool drawn while this
+one trains, several processes, rounds of random tasks, the log, resuming. What is chosen, and how,
+is in the strategies: `derts.py`, `gradmatch.py`, `by_loss.py`, `random.py`.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from typing import Any
+from dataclasses import replace
 
 import torch
 
 from derts.config import StrategyConfig
 from derts.errors import DertsError
-from derts.gradients import NEED_FEATURES, PoolEstimate, estimate_pool, usable_estimates
-from derts.hardware import one_thread, send
-from derts.labels.votes import relabel_by_votes
-from derts.learners.bank import FeatureBank
-from derts.learners.base import ProductLearner
-from derts.learners.trust import Trust, share_of_wrong_labels
-from derts.selection.choice import (
-    Choice,
-    Pick,
-    Seed,
-    choose,
-    estimates_of,
-    may_be_given_up,
-)
-from derts.selection.evenness import EVEN, LONGEST_REST, evenness
-from derts.selection.pool_drawer import VOTING, PoolDrawer
-from derts.selection.random import RandomTasks
+from derts.gradients import PoolEstimate, estimate_pool, usable_estimates
+from derts.hardware import one_thread
+from derts.selection.choice import Choice, DrawnPool, Seed, noise_shares
 from derts.selection.round_record import RoundRecord
 from derts.selection.strategy import Context, MetaBatch, State, Strategy, draw_one
 from derts.tasks.pool import TaskPool
-from derts.tasks.randomness import generator
+
+LONGEST_REST = 4
+"""Rounds of random tasks after which a pool is looked at again, at the latest."""
 
 
-class PoolTasks(Strategy):
-    """Rounds of: draw a pool, estimate every task's gradient, drop, `pick`, train.
+class PoolStrategy(Strategy):
+    """Rounds of: draw a pool, `choose` from it, train on the choice.
 
-    During the warm-up, and in a round whose choice is not needed, the tasks are the ones that
+    During the warm-up, and in a round whose choice does not pay, the tasks are the very ones that
     random sampling would train on. A look at a pool costs time, so where one pool after the other
-    is not needed there are 1, 2, then always 4 rounds of such tasks from look to look.
+    does not pay there are 1, 2, then always 4 rounds of such tasks from look to look.
     """
 
-    def __init__(self, config: StrategyConfig, pick: Pick) -> None:
+    def __init__(self, config: StrategyConfig) -> None:
         self.config = config
-        self.pick = pick
         self.round = 0
         self.position = 0
         self.random_batches = 0
-        self.even_pools = 0
+        self.random_looks = 0
         self.batches: list[torch.Tensor] = []
         self.weights = torch.zeros(0)
-        self.wrong_labels = 0.0
-        self.bank: FeatureBank | None = None
-        self._resumed = self._checked = False
+        self.noted = False
+        self._checked = False
         self._pool: TaskPool | None = None
-        self._drawer = PoolDrawer(config)
-        self._random = RandomTasks()
+        self._ahead: Future[DrawnPool] | None = None
+        self._thread = ThreadPoolExecutor(1, "derts-draw")
+
+    def draw(self, context: Context, number: int) -> DrawnPool:
+        """Pool `number`, the same for the same number. Runs in a thread beside training."""
+        pool = draw_pool(context, self.config, number)
+        return DrawnPool(pool, pool)
+
+    @abstractmethod
+    def choose(self, context: Context, drawn: DrawnPool, seed: Seed) -> Choice:
+        """What to train on until the next round."""
 
     def check(self, context: Context) -> None:
         self._checked = True
-        task = draw_one(context, self.config.images_of(len(context.images)))
-        if self.config.doubt in VOTING:
-            relabel_by_votes(task)
-        if self.config.engine == "confused" and task.classes is None:
-            raise DertsError(
-                "--strategy.engine confused needs to know which classes the labels stand for: give "
-                "the pool its classes (TaskPool.classes), or choose another engine"
-            )
-        if self.config.doubt == "posterior":
-            context.learner.trust = Trust(context.learner.device)
-        if self.config.bank:
-            self.bank = self._make_bank(context)
+        draw_one(context, images_of(self.config, context))
         possible = usable_estimates(context.learner)
         if self.config.estimate not in possible:
             raise DertsError(
@@ -77,77 +68,68 @@ class PoolTasks(Strategy):
                 f"choose --strategy.estimate from {', '.join(possible)}"
             )
 
-    def _make_bank(self, context: Context) -> FeatureBank:
-        learner, estimate = context.learner, self.config.estimate
-        by_products = isinstance(learner, ProductLearner) and estimate not in NEED_FEATURES
-        if not by_products or not context.group.alone:
-            raise DertsError(
-                "--strategy.bank needs anil or protonet, an estimate that is made of logits, and "
-                "one process: leave it out"
-            )
-        dtype = learner.dtype if learner.precision == torch.float32 else learner.precision
-        dim = int(learner.backbone.dim)  # type: ignore[arg-type]
-        bank = FeatureBank(context.images, dim, dtype, learner.device)
-        learner.bank = bank
-        return bank
-
     def next_batch(self, context: Context) -> MetaBatch:
         if not self._checked:  # a loop that is not ours
             self.check(context)
         if context.update < self.config.warmup:
-            return self._random.next_batch(context)
-        if self._resumed and context.learner.trust is not None:
-            context.learner.trust.noise.fill_(self.wrong_labels)
-        self._resumed = False
+            return context.random_batch(context.update)
         if not self.random_batches and self.position == len(self.batches):
             self._start_round(context)
         if self.random_batches:
             self.random_batches -= 1
-            return self._random.next_batch(context)
+            return context.random_batch(context.update)
         if self._pool is None:  # a resumed run: the pool is drawn again from its seed
-            self._pool = self._drawer.draw(context, self.round - 1).pool
+            self._pool = self._drawn(context, self.round - 1).pool
         chosen = self.batches[self.position]
         self.position += 1
         return MetaBatch(self._pool[chosen], self.weights[chosen])
 
     def ahead(self, context: Context) -> TaskPool | None:
         if context.update + 1 < self.config.warmup or self.random_batches:
-            return self._random.ahead(context)
+            return context.random_batch(context.update + 1).pool
         if self._pool is None or self.position == len(self.batches):
             return None
         return self._pool[self.batches[self.position]]
+
+    def estimate(self, context: Context, drawn: DrawnPool) -> PoolEstimate:
+        """One pass over the pool, shared among processes."""
+        return estimate_pool(
+            context.learner,
+            context.images,
+            drawn.pool,
+            (self.config.estimate,),
+            reference=drawn.reference,
+            clock=context.clock,
+            only=context.group.part(len(drawn.pool)),
+        ).gathered(context.group, len(drawn.pool))
 
     def state_dict(self) -> State:
         return {
             "round": self.round,
             "position": self.position,
             "random_batches": self.random_batches,
-            "even_pools": self.even_pools,
+            "random_looks": self.random_looks,
             "batches": list(self.batches),
             "weights": self.weights,
-            "wrong_labels": self.wrong_labels,
-            "bank": None if self.bank is None else self.bank.state_dict(),
+            "noted": self.noted,
         }
 
     def load_state_dict(self, state: State) -> None:
-        if "round" in state:  # the state of another strategy's warm-up has none
-            self._check_state(state)
-            self.round, self.position = state["round"], state["position"]
-            self.random_batches = state.get("random_batches", 0)
-            self.even_pools = state.get("even_pools", 0)
-            self.batches, self.weights = list(state["batches"]), state["weights"]
-            if self.bank is not None and state.get("bank") is not None:
-                self.bank.load_state_dict(state["bank"])
-            self.wrong_labels, self._resumed = state.get("wrong_labels", 0.0), True
-            self._pool = None
-            self._drawer.forget()
+        if "round" not in state:  # the state of another strategy's warm-up has none
+            return
+        self._check_state(state)
+        self.round, self.position = state["round"], state["position"]
+        self.random_batches, self.random_looks = state["random_batches"], state["random_looks"]
+        self.batches, self.weights = list(state["batches"]), state["weights"]
+        self.noted = bool(state["noted"])
+        self._pool = self._ahead = None
 
     def _check_state(self, state: State) -> None:
         batches, pool = state["batches"], self.config.pool
         sound = 0 <= state["position"] <= len(batches) and state["round"] >= bool(batches)
-        rest, even = state.get("random_batches", 0), state.get("even_pools", 0)
-        sound = sound and all(type(count) is int and count >= 0 for count in (rest, even))
-        sound = sound and rest <= LONGEST_REST * pool and even <= state["round"]
+        rest, looks = state["random_batches"], state["random_looks"]
+        sound = sound and all(type(count) is int and count >= 0 for count in (rest, looks))
+        sound = sound and rest <= LONGEST_REST * pool and looks <= state["round"]
         if batches and sound:
             indices = torch.cat(list(batches))
             sound = len(state["weights"]) == pool and int(indices.min()) >= 0
@@ -155,89 +137,80 @@ class PoolTasks(Strategy):
         if not sound:
             raise ValueError("its round, position or tasks are impossible")
 
+    def _drawn(self, context: Context, number: int) -> DrawnPool:
+        drawn = self.draw(context, number)
+        if context.learner.device.type == "cuda":
+            reference = drawn.reference and drawn.reference.pinned()
+            return replace(drawn, pool=drawn.pool.pinned(), reference=reference)
+        return drawn
+
     def _start_round(self, context: Context) -> None:
-        config, clock = self.config, context.clock
+        clock, number = context.clock, self.round
         clock.settle("update")
         before = dict(clock.seconds)
         with clock.phase("pool"):
-            drawn = self._drawer.next(context, self.round)
-        pool = drawn.pool
-        if self.bank is not None and self.round == 0:
-            self.bank.expire()  # it holds the whole warm-up
-        estimate = estimate_pool(
-            context.learner,
-            context.images,
-            pool,
-            estimates_of(config),
-            reference=drawn.reference,
-            probabilities=config.doubt == "posterior",
-            clock=clock,
-            only=context.group.part(len(pool)),
-        ).gathered(context.group, len(pool))
+            ahead, self._ahead = self._ahead, None
+            drawn = self._drawn(context, number) if ahead is None else ahead.result()
+            self._ahead = self._thread.submit(self._drawn, context, number + 1)
         on_gpu = context.learner.device.type == "cuda"
-        if self.bank is not None:
-            self.bank.expire()
         with clock.phase("selecting"), one_thread() if on_gpu else nullcontext():
-            seed: Seed = (context.seed, "round", self.round)
-            choice = choose(
-                config, estimate, context.meta_batch, seed, self.pick, context.group, pool.classes
-            )
-            even = None
-            if not drawn.mended and may_be_given_up(config, choice):
-                rows = estimate.gradients[config.estimate]
-                even = round(evenness(rows, generator((*seed, "even"))), 4)
-            given_up = even is not None and even >= EVEN
-            decided = context.group.same((list(choice.batches), choice.weights, given_up))
-            doubt = self._doubt(context, estimate, pool, choice)
-        self.batches, self.weights, given_up = decided
-        if given_up:
-            longest = LONGEST_REST if self.bank is None else 1  # features must not grow old
-            rest = min(2**self.even_pools, longest)
+            choice = self.choose(context, drawn, (context.seed, "round", number)).settled()
+            decided = (list(choice.batches), choice.weights, choice.at_random)
+            self.batches, self.weights, at_random = context.group.same(decided)
+        rest = min(2**self.random_looks, LONGEST_REST) if at_random else 0
+        self.random_looks = self.random_looks + 1 if at_random else 0
+        if at_random:
             self.random_batches, self.batches = rest * len(self.batches), []
-            choice = choice.given_up(rest)
-        self.even_pools = self.even_pools + 1 if given_up else 0
-        self._pool, self.position = pool, 0
-        spent = {
-            name: round(total - before.get(name, 0.0), 6) for name, total in clock.seconds.items()
-        }
+        self._pool, self.position = drawn.pool, 0
+        self.round += 1
+        self._log(context, drawn, choice, number, rest, before)
+
+    def _log(
+        self,
+        context: Context,
+        drawn: DrawnPool,
+        choice: Choice,
+        number: int,
+        rest: int,
+        before: dict[str, float],
+    ) -> None:
+        if drawn.note and not self.noted:
+            self.noted = True
+            context.log({"event": "note", "update": context.update, "text": drawn.note})
+        seconds = context.clock.seconds
+        spent = {name: round(total - before.get(name, 0.0), 6) for name, total in seconds.items()}
+        dropped = None if choice.drop is None else round(float(choice.drop.float().mean()), 6)
+        relabelled = drawn.relabelled
         context.log(
             {
                 "event": "round",
-                "round": self.round,
+                "round": number,
                 "update": context.update,
                 "seconds": {name: value for name, value in spent.items() if value},
-                **choice.record(),
-                **({} if even is None else {"evenness": even}),
-                "noise": drawn.noise(choice),
-                **doubt,
+                **choice.numbers(),
+                **({"random": rest} if rest else {}),
+                "parts": {
+                    "votes": None if relabelled is None else {"relabelled": round(relabelled, 6)},
+                    "drop": None if dropped is None else {"dropped": dropped},
+                    "balance": choice.select == "balanced",
+                    "select": choice.select,
+                },
+                "noise": noise_shares(drawn, choice),
             }
         )
-        if context.keep_round is not None:
-            with clock.phase("record"):
-                rows = estimate.gradients[config.estimate]
+        if context.keep_round is not None and choice.estimate is not None:
+            with context.clock.phase("record"):
                 context.keep_round(
-                    RoundRecord.of(
-                        drawn.given,
-                        drawn.wrong,
-                        context.images,
-                        rows,
-                        estimate,
-                        choice,
-                        self.round,
-                        context.update,
-                    )
+                    RoundRecord.of(drawn, choice, context.images, number, context.update)
                 )
-        self.round += 1
 
-    def _doubt(
-        self, context: Context, estimate: PoolEstimate, pool: TaskPool, choice: Choice
-    ) -> dict[str, Any]:
-        """Tell the learner which labels to believe, from tasks that do not look noisy."""
-        if context.learner.trust is None or estimate.probabilities is None:
-            return {}
-        kept = ~choice.drop.to(estimate.probabilities.device)
-        labels = send(pool.query_labels, kept.device)[kept]
-        share = share_of_wrong_labels(estimate.probabilities[kept], labels)
-        self.wrong_labels = context.group.same(share)
-        context.learner.trust.noise.fill_(self.wrong_labels)
-        return {"labels_look_wrong": round(self.wrong_labels, 6)}
+
+def images_of(config: StrategyConfig, context: Context) -> int:
+    """How many different images a pool is drawn from (0: all)."""
+    return config.pool_images if config.pool_images < len(context.images) else 0
+
+
+def draw_pool(context: Context, config: StrategyConfig, number: int) -> TaskPool:
+    """The tasks of round `number`, uniformly drawn."""
+    images = images_of(config, context)
+    return context.draw(config.pool, "pool", number, *([images] if images else []))

@@ -13,7 +13,7 @@ from derts.clock import Clock
 from derts.data.table import ImageTable
 from derts.distributed import Group
 from derts.errors import DertsError
-from derts.learners.base import Learner, Outcome
+from derts.learners.base import Learner
 from derts.tasks.pool import TaskPool
 
 if TYPE_CHECKING:
@@ -63,6 +63,10 @@ class Context:
     keep_round: Callable[[RoundRecord], None] | None = None
     group: Group = field(default_factory=Group)
 
+    def random_batch(self, update: int) -> MetaBatch:
+        """What random sampling trains on in an update: uniformly drawn tasks."""
+        return MetaBatch(self.draw(self.meta_batch, "batch", update))
+
 
 def draw_one(context: Context, images: int) -> TaskPool:
     """A task, to see that `draw` can be asked for as a strategy will ask: with `images`, if any."""
@@ -95,9 +99,6 @@ class Strategy(ABC):
     def weigh(self, batch: MetaBatch, losses: torch.Tensor) -> torch.Tensor | None:
         """Weights [T] for the outer loss, once the tasks' losses [T] (detached) are known."""
         return batch.weights
-
-    def observe(self, outcome: Outcome) -> None:
-        """Look at what the update gave."""
 
     def state_dict(self) -> State:
         """Everything needed to go on as if never interrupted; tensors and plain values."""

@@ -21,7 +21,6 @@ def selection_weights(
     gradients: Tensor,
     indices: Tensor,
     counts: Tensor,
-    cap: float | None = None,
 ) -> Tensor:
     """Weights [K] of the selected rows, mean 1.
 
@@ -30,7 +29,7 @@ def selection_weights(
     calibrated  all alike, corrected so that the weighted sum meets the pool's sum
 
     gradients [N, d] are the pool's, indices [K] the selected rows, counts [K] their γ; the answer
-    is on the device of `counts`. No weight may exceed `cap` × the mean before the last scaling.
+    is on the device of `counts`.
 
     >>> pool = torch.tensor([[0.0], [0.1], [5.0]])
     >>> selection_weights("counts", pool, torch.tensor([1, 2]), torch.tensor([2.0, 1.0]))
@@ -45,8 +44,6 @@ def selection_weights(
         weights = torch.ones_like(counts)
     else:
         weights = calibrated(gradients, indices).to(counts)
-    if cap is not None:
-        weights = limit(weights, cap)
     return scale_to_mean_one(weights)
 
 
@@ -83,17 +80,6 @@ def calibration(gradients: Tensor, indices: Tensor, ridge: float = RIDGE) -> Ten
         centred = chosen - chosen.mean(0)
         weights = weights + _ridge(centred, missing, max(ridge, 1e-12))
     return weights.to(pool.dtype)
-
-
-def limit(weights: Tensor, cap: float) -> Tensor:
-    """Weights of at most `cap` × their mean (of before).
-
-    >>> limit(torch.tensor([1.0, 1.0, 7.0]), cap=2.0)
-    tensor([1., 1., 6.])
-    """
-    if not cap > 0:
-        raise DertsError(f"the cap on weights is {cap}; give a number above 0")
-    return weights.clamp(max=cap * float(weights.mean()))
 
 
 def scale_to_mean_one(weights: Tensor) -> Tensor:

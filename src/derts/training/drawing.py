@@ -9,35 +9,33 @@ from derts.config import TaskConfig, TrainConfig
 from derts.data.rotated import with_rotated_classes
 from derts.data.table import ImageTable
 from derts.errors import DertsError
-from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, TaskSampler, with_augmentation
+from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, TaskSampler
+from derts.tasks.augment import with_views
 
-BLOCK = 16  # updates whose meta-batches are drawn together: many cost little more than one
+EVALUATION_SEED = 12345
+"""Makes the same test tasks for every run."""
 
 
 def task_noise(tasks: TaskConfig) -> Noise | None:
     """The noise that a task config names."""
     if tasks.noise == "swap":
-        return SwapNoise(tasks.swap_rate, tasks.swap_limit)
-    return TaskNoise(tasks.noisy_fraction, tasks.flip) if tasks.noise == "tasks" else None
+        return SwapNoise(tasks.swap_rate)
+    return TaskNoise(tasks.noisy_fraction) if tasks.noise == "tasks" else None
 
 
 def training_classes(tasks: TaskConfig) -> tuple[str, ...] | None:
     """The classes that training is restricted to, if any."""
-    if tasks.class_budget:
-        from derts.paper.numbers import class_list
-
-        return class_list(tasks.class_budget)
     return tasks.classes or None
 
 
 def training_images(images: ImageTable, tasks: TaskConfig) -> ImageTable:
     """The images that training tasks are of: those of a split, or of its rotated classes."""
-    return with_rotated_classes(images, training_classes(tasks)) if tasks.turned else images
+    return with_rotated_classes(images, training_classes(tasks)) if tasks.rotated else images
 
 
 def training_sampler(images: ImageTable, tasks: TaskConfig) -> TaskSampler:
-    """What draws training tasks from `training_images`, of whose rotated classes all count."""
-    return TaskSampler(images, None if tasks.turned else training_classes(tasks))
+    """What draws training tasks from `training_images`, of which rotated ones are all allowed."""
+    return TaskSampler(images, None if tasks.rotated else training_classes(tasks))
 
 
 def evaluation_tasks(config: TrainConfig, images: ImageTable, shot: int | None = None) -> TaskPool:
@@ -49,8 +47,18 @@ def evaluation_tasks(config: TrainConfig, images: ImageTable, shot: int | None =
         way=config.tasks.way,
         shot=config.tasks.shot if shot is None else shot,
         query=settings.query,
-        seed=(settings.seed, "evaluation"),
+        seed=(EVALUATION_SEED, "evaluation"),
     )
+
+
+def check_shift(shift: int, images: ImageTable) -> None:
+    """Refuse to move images by more than half of their size."""
+    most = min(images.image_shape[:2]) // 2
+    if shift > most:
+        raise DertsError(
+            f"--augment.translation is {shift} but images are {images.image_shape[1]} pixels wide "
+            f"and {images.image_shape[0]} high: choose at most {most}"
+        )
 
 
 class TaskDrawer:
@@ -63,64 +71,51 @@ class TaskDrawer:
         self, config: TrainConfig, images: ImageTable, validation: Callable[[], ImageTable]
     ) -> None:
         self.config = config
-        most = min(images.image_shape[:2]) // 2
-        if config.augment.shift > most:
-            raise DertsError(
-                f"--augment.shift is {config.augment.shift} but images are "
-                f"{images.image_shape[1]} pixels wide and {images.image_shape[0]} high: "
-                f"choose at most {most}"
-            )
+        check_shift(config.augment.translation, images)
         self._sampler = training_sampler(images, config.tasks)
         self._validation = validation
-        self._block: tuple[tuple[int, int], TaskPool] | None = None
+        self._latest: tuple[tuple[int, str, int, int], TaskPool] | None = None
 
     def draw(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
         """Fresh training tasks, the same for the same arguments and run seed.
 
-        With `images`, of about that many different ones together. Meta-batches (purpose "batch")
-        of some consecutive numbers are drawn at once and kept until those of others are asked for.
+        With `images`, of about that many different ones together.
         """
-        noise = task_noise(self.config.tasks)
-        if purpose != "batch" or images:
-            return self._draw(self._sampler, tasks, (purpose, number), images, noise)
-        block, place = divmod(number, BLOCK)
-        kept = self._block
-        if kept is None or kept[0] != (tasks, block):
-            drawn = self._draw(self._sampler, tasks * BLOCK, (purpose, "block", block), 0, noise)
-            kept = self._block = (tasks, block), drawn
-        return kept[1][place * tasks : (place + 1) * tasks]
+        wanted = (tasks, purpose, number, images)
+        if self._latest is not None and self._latest[0] == wanted:
+            return self._latest[1]
+        drawn = self._draw(self._sampler, wanted, task_noise(self.config.tasks))
+        if purpose == "batch":  # perhaps to be prefetched, and then soon asked for again
+            self._latest = wanted, drawn
+        return drawn
 
-    def draw_validation(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
-        """Fresh clean tasks of validation classes."""
-        return self._draw(self._validation_sampler, tasks, (purpose, number), images, None)
-
-    def augmented(self, pool: TaskPool, update: int) -> TaskPool:
-        """The tasks of an update, with augmentation where the config asks for it."""
+    def seen_anew(self, pool: TaskPool, update: int) -> TaskPool:
+        """The tasks of an update, with views of their images where the config asks for them."""
         settings = self.config.augment
         if not settings.active:
             return pool
-        seed = (self.config.seed, "augmentation", update)
-        return with_augmentation(pool, settings.mirror, settings.shift, seed)
+        seed = (self.config.seed, "views", update)
+        return with_views(pool, settings.horizontal_flip, settings.translation, seed)
+
+    def draw_validation(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
+        """Fresh clean tasks of validation classes."""
+        return self._draw(self._validation_sampler, (tasks, purpose, number, images), None)
 
     @cached_property
     def _validation_sampler(self) -> TaskSampler:
         return TaskSampler(self._validation())
 
     def _draw(
-        self,
-        sampler: TaskSampler,
-        tasks: int,
-        path: tuple[int | str, ...],
-        images: int,
-        noise: Noise | None,
+        self, sampler: TaskSampler, wanted: tuple[int, str, int, int], noise: Noise | None
     ) -> TaskPool:
+        tasks, purpose, number, images = wanted
         settings = self.config.tasks
         return sampler.draw(
             tasks=tasks,
             way=settings.way,
             shot=settings.shot,
             query=settings.query,
-            seed=(self.config.seed, *path),
+            seed=(self.config.seed, purpose, number),
             noise=noise,
             images=images,
         )

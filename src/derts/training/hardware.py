@@ -19,9 +19,7 @@ def place_learner(learner: Learner[Any], config: TrainConfig, device: torch.devi
     """Move a learner to a device with the precision, memory format and compilation asked for."""
     hardware = config.hardware
     learner.to(device)
-    learner.channels_last = hardware.channels_last
-    if hardware.channels_last:
-        learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if hardware.precision == "bfloat16":
         learner.precision = torch.bfloat16
     if device.type == "cpu":
@@ -29,7 +27,7 @@ def place_learner(learner: Learner[Any], config: TrainConfig, device: torch.devi
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True
-    learner.fused = hardware.fused and hardware.precision == "bfloat16" and usable_on(device)
+    learner.fused = hardware.precision == "bfloat16" and usable_on(device)
     by_kernels = learner.fused and isinstance(learner.backbone, CNN4 | ResNet12)
     # trying out algorithms pays for batches of one size; pools and candidates come in any
     torch.backends.cudnn.benchmark = not by_kernels

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from derts.config import LearnerConfig, StrategyConfig, TrainConfig
+from derts.config import TrainConfig
 from derts.config_file import read_config, to_toml
 from derts.errors import DertsError
 from derts.files import LOCK, write_atomically
@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 Event = dict[str, Any]
 KEEP_ROUNDS = 3
 # what a setting that a run's config does not name was when it was written
-AS_IT_WAS = TrainConfig(
-    learner=LearnerConfig(smoothing=0.0),
-    strategy=StrategyConfig(pool_images=0, doubt="none", selects="always"),
-)
+AS_IT_WAS = TrainConfig()
 
 
 def updates_at_random(events: Iterable[Event], until: int) -> tuple[int, int]:

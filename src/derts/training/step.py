@@ -44,7 +44,7 @@ class Updater:
             learner.parameters(),
             # a graph reads its learning rate from memory
             lr=torch.tensor(config.lr, device=learner.device) if self.captures else config.lr,
-            weight_decay=config.weight_decay,
+            weight_decay=0.0,
             fused=learner.device.type == "cuda",
             capturable=self.captures,
         )

@@ -100,8 +100,6 @@ class Trainer(Measured):
         )
         self.draw(1, "check", 0)  # impossible tasks are refused before the first update
         self.strategy.check(self.context)
-        if config.model.drop_block:
-            torch.manual_seed(config.seed + self.group.rank)
 
     @property
     def optimiser(self) -> torch.optim.Optimizer:
@@ -118,8 +116,6 @@ class Trainer(Measured):
     def learning_rate(self) -> float:
         """The learning rate of the next update."""
         base = self.config.optimiser.lr or 0.0
-        if self.config.optimiser.schedule == "constant":
-            return base
         return base * 0.5 * (1 + math.cos(math.pi * self.update / self.config.updates))
 
     def train(
@@ -158,11 +154,10 @@ class Trainer(Measured):
             self._prefetch()
         with self.clock.phase("update"):
             outcome, values = self.updater.run(
-                self.drawer.augmented(batch.pool, self.update),
+                self.drawer.seen_anew(batch.pool, self.update),
                 lambda losses: self.strategy.weigh(batch, usable_losses(losses)),
                 self.learning_rate(),
             )
-        self.strategy.observe(outcome)
         self.streak.remember(batch.pool, outcome.losses)
         self.update += 1
         self.tasks_trained += len(batch.pool)

@@ -1,13 +1,24 @@
-"""What the classes that tasks are made of say about a pool. Labels and images are not looked at."""
+"""Do the tasks of a pool repeat each other? By the classes they have, or by their gradients.
+
+Labels and images are not looked at.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from derts.facility_location import select
+
 BY_CHANCE = 4.0  # times the spread that even draws have: even ones do not come to that
 UNEVEN = 0.25  # squared, how much frequencies vary beside their mean: by half of it
-EXPLAINED = 0.5  # of the variance between tasks
+
+LOOKED_AT = 256  # rows: a pool is in random order, so the first are a fair sample
+CHOSEN = 0.3  # of them: of a tenth it is harder to tell how even they are
+CHANCES = 8  # random choices, of which the mean counts
+EVEN = 0.8
+"""Rows of at least this evenness are even: about 1 in clean pools of mini-ImageNet, far less where
+nine in ten tasks are of a few classes (research/log.md)."""
 
 
 def classes_are_uneven(classes: Tensor) -> bool:
@@ -64,29 +75,34 @@ def balance_classes(classes: Tensor, count: int, random: torch.Generator) -> Ten
     return order[torch.tensor(chosen, dtype=torch.long)]
 
 
-def classes_explain(which: Tensor, classes: Tensor) -> bool:
-    """Whether tasks are among `which` (bool [N]) because of their classes [N, way].
+def evenness(rows: Tensor, random: torch.Generator) -> float:
+    """How much better than chance facility location covers rows [N, d], against an even cloud.
 
-    Labels go wrong whatever the classes; what is hard for its classes is not noise. Asked is how
-    much of the variance a linear model of classes explains, beyond what as many numbers of chance
-    would. With too few tasks for that: no.
+    To cover is to be near: Σ of distances from all rows to the nearest chosen one, over the same
+    for as many random ones. That is less than 1 for any rows, and depends on their dimension; so
+    it is divided by what it is for a Gaussian cloud of as many rows with the same covariance.
+    About 1: even. Near 0: most rows repeat each other, and a random choice misses the others.
 
-    >>> classes = torch.stack([torch.randperm(20)[:5] for _ in range(400)])
-    >>> hard, unlucky = (classes == 3).any(1), torch.rand(400) < 0.3
-    >>> classes_explain(hard, classes), classes_explain(unlucky, classes)
-    (True, False)
+    >>> random = torch.Generator().manual_seed(0)
+    >>> cloud = torch.randn(400, 5, generator=random)
+    >>> heaps = torch.cat((cloud[:40], cloud[:3].repeat(120, 1)))
+    >>> f"{evenness(cloud, random):.1f} {evenness(heaps, random):.1f}"
+    '1.0 0.0'
     """
-    occurring, ranks = classes.unique(return_inverse=True)
-    tasks, count = len(classes), len(occurring)
-    freedom = tasks - count - 1
-    share = which.double().mean()
-    total = float(share * (1 - share)) * tasks
-    if freedom < count or not total:
-        return False
-    has = torch.zeros(tasks, count, dtype=torch.double).scatter_(1, ranks, 1.0)
-    has -= has.mean(0)
-    centred = which.double() - share
-    # a task has `way` classes, whichever they are, so one column follows from the others
-    gram = has.T @ has + 1e-6 * tasks * torch.eye(count, dtype=torch.double)
-    left = centred - has @ torch.linalg.solve(gram, has.T @ centred)
-    return 1 - float(left.square().sum()) / total * (tasks - 1) / freedom > EXPLAINED
+    some = rows.detach()[:LOOKED_AT].double().cpu()
+    count = max(1, round(CHOSEN * len(some)))
+    centred = some - some.mean(0)
+    mixing = torch.randn(len(some), len(some), generator=random, dtype=some.dtype)
+    mixing /= len(some) ** 0.5
+    cloud = mixing @ centred  # Gaussian rows with the covariance of these
+    found, even = (_left(each, count, random) for each in (some, cloud))
+    return found / even if even > 0 else 1.0
+
+
+def _left(rows: Tensor, count: int, random: torch.Generator) -> float:
+    """What a selection leaves of the distance that chance leaves; 1 where nothing is left."""
+    distances = torch.cdist(rows, rows)
+    orders = torch.rand(CHANCES, len(rows), generator=random).argsort(1)
+    ours = float(distances[:, select(rows, count).indices].amin(1).sum())
+    theirs = float(distances[:, orders[:, :count]].amin(2).sum()) / CHANCES
+    return ours / theirs if theirs > 0 else 1.0

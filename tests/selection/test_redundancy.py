@@ -1,13 +1,15 @@
-"""What the classes of tasks say about a pool: even draws are even, noise has no classes."""
+"""Do tasks repeat each other, by classes or gradients? Even draws are even."""
 
 import pytest
 import torch
 
-from derts.selection.class_balance import (
+from derts.selection.noisy_tasks import classes_explain
+from derts.selection.redundancy import (
+    EVEN,
     balance_classes,
     balanced_size,
     classes_are_uneven,
-    classes_explain,
+    evenness,
 )
 
 
@@ -75,3 +77,14 @@ def test_a_balanced_choice_uses_classes_evenly_and_no_task_twice() -> None:
 def test_even_classes_are_balanced_by_all_tasks() -> None:
     classes = drawn(3200, 5, 64, 0)
     assert balanced_size(classes) == pytest.approx(3200, rel=0.05)
+
+
+@pytest.mark.parametrize("dimensions", [2, 5, 300])
+def test_a_cloud_is_even_and_heaps_are_not(dimensions: int) -> None:
+    random = torch.Generator().manual_seed(0)
+    stretch = torch.linspace(0.1, 3, dimensions)
+    cloud = torch.randn(600, dimensions, generator=random) * stretch + 5
+    heaps = torch.cat((cloud[:60], cloud[:3].repeat(180, 1)))[torch.randperm(600, generator=random)]
+    assert evenness(cloud, random) > EVEN
+    assert evenness(heaps, random) < EVEN / 2
+    assert evenness(torch.zeros(9, dimensions), random) == 1.0
