@@ -39,7 +39,7 @@ from derts.facility_location.on_gpu import DeviceDistances
 from derts.kernels import usable_on
 from derts.kernels.operations import FusedOperations, PlainOperations
 from derts.provenance import code_version, machine
-from derts.tasks import seen
+from derts.tasks import apply_augmentation
 from derts.training import Trainer
 
 PLAIN, FUSED = PlainOperations(), FusedOperations()
@@ -129,22 +129,25 @@ def norm_pool() -> list[Row]:
     return found
 
 
-def views() -> list[Row]:
-    """Images seen anew: as on the CPU, and the same in a recorded update as in one that is not."""
-    images, seen_by = pixels(3200), torch.randint(-8, 9, (3200, 3), device=DEVICE)
-    seen_by[:, 0].clamp_(0, 1)
-    wrong = int((seen(images, seen_by).cpu() != seen(images.cpu(), seen_by.cpu())).sum())
-    time = milliseconds(lambda: seen(images, seen_by))
+def augmentation() -> list[Row]:
+    """Augmented images: as on the CPU, and the same in a recorded update as in one that is not."""
+    images, drawn = pixels(3200), torch.randint(-8, 9, (3200, 3), device=DEVICE)
+    drawn[:, 0].clamp_(0, 1)
+    ours = apply_augmentation(images, drawn).cpu()
+    wrong = int((ours != apply_augmentation(images.cpu(), drawn.cpu())).sum())
+    time = milliseconds(lambda: apply_augmentation(images, drawn))
     values = {"augment": {"mirror": True, "shift": 8}, "meta_batch": 4, "updates": 10}
     table = ImageTable(images, torch.arange(3200) % 64, tuple(map(str, range(64))))
     losses = []
     for records in (True, False):
-        trainer = Trainer(with_values(apply_presets(["gpu"]), values, "views"), {"train": table})
+        trainer = Trainer(
+            with_values(apply_presets(["gpu"]), values, "augmented"), {"train": table}
+        )
         trainer.updater.captures &= records
         trainer.learner.train()
         losses.append(torch.stack([trainer.step()[0] for _ in range(6)]))
     return [
-        row("images seen anew (plain torch), beside a CPU's", wrong, 0, time),
+        row("augmented images (plain torch), beside a CPU's", wrong, 0, time),
         row("losses of updates with them, recorded or not", difference(*losses), STORED, 0.0),
     ]
 
@@ -213,7 +216,14 @@ def main() -> None:
         sys.exit("the kernels need an NVIDIA GPU and Triton; the plain path is tested everywhere")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.manual_seed(0)
-    found = first_block() + norm_pool() + residual() + residual_pixels() + pool_kernels() + views()
+    found = (
+        first_block()
+        + norm_pool()
+        + residual()
+        + residual_pixels()
+        + pool_kernels()
+        + augmentation()
+    )
     if options.out is not None:
         about = {"machine": machine("cuda"), "code": code_version()}
         options.out.write_text(json.dumps({**about, "results": found}, indent=1) + "\n")

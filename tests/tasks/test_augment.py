@@ -18,7 +18,7 @@ from derts.config import (
 )
 from derts.data import ImageTable
 from derts.errors import DertsError
-from derts.tasks import TaskPool, seen, with_views
+from derts.tasks import TaskPool, apply_augmentation, with_augmentation
 from derts.training import Trainer
 
 Tables = dict[str, ImageTable]
@@ -40,7 +40,9 @@ def some_pool(table: ImageTable, tasks: int = 50) -> TaskPool:
 
 def test_views_are_even_bounded_and_follow_from_the_seed(letters: Tables) -> None:
     pool = some_pool(letters["train"], 200)
-    views = with_views(pool, mirror=True, shift=2, seed=(0, "views", 5)).views
+    views = with_augmentation(
+        pool, horizontal_flip=True, translation=2, seed=(0, "views", 5)
+    ).augmentation
     assert views is not None
     assert views.shape == (200, 9, 3)
     assert views[..., 0].unique().tolist() == [0, 1]
@@ -48,9 +50,9 @@ def test_views_are_even_bounded_and_follow_from_the_seed(letters: Tables) -> Non
     for moved in views[..., 1:].unbind(2):
         counts = torch.bincount((moved + 2).flatten(), minlength=5) / moved.numel()
         assert counts.min() > 0.15
-    assert with_views(pool, True, 2, (0, "views", 5)) == replace(pool, views=views)
-    assert with_views(pool, True, 2, (0, "views", 6)) != replace(pool, views=views)
-    still = with_views(pool, mirror=False, shift=0, seed=0).views
+    assert with_augmentation(pool, True, 2, (0, "views", 5)) == replace(pool, augmentation=views)
+    assert with_augmentation(pool, True, 2, (0, "views", 6)) != replace(pool, augmentation=views)
+    still = with_augmentation(pool, horizontal_flip=False, translation=0, seed=0).augmentation
     assert still is not None
     assert not still.any()
 
@@ -59,7 +61,9 @@ def test_an_image_is_moved_over_its_reflection_then_mirrored() -> None:
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (40, 7, 9, 3), dtype=np.uint8)
     views = np.column_stack((random.integers(0, 2, 40), random.integers(-3, 4, (40, 2))))
-    found = seen(torch.from_numpy(images)[None], torch.from_numpy(views)[None])[0].numpy()
+    found = apply_augmentation(torch.from_numpy(images)[None], torch.from_numpy(views)[None])[
+        0
+    ].numpy()
     for image, (mirrored, down, right), view in zip(images, views, found, strict=True):
         wide = np.pad(image[:, ::-1] if mirrored else image, ((3, 3), (3, 3), (0, 0)), "reflect")
         assert np.array_equal(view, wide[3 - down : 10 - down, 3 - right : 12 - right])
@@ -68,19 +72,19 @@ def test_an_image_is_moved_over_its_reflection_then_mirrored() -> None:
 def test_an_image_may_be_moved_by_more_than_its_size() -> None:
     line = torch.arange(4).reshape(1, 1, 4, 1)
     for moved in range(-20, 21):
-        found = seen(line, torch.tensor([[0, moved, moved]])).flatten().tolist()
+        found = apply_augmentation(line, torch.tensor([[0, moved, moved]])).flatten().tolist()
         to_and_fro = [0, 1, 2, 3, 2, 1]
         assert found == [to_and_fro[(place - moved) % 6] for place in range(4)]
 
 
 def test_a_pool_carries_views_but_files_do_not(letters: Tables, tmp_path: Path) -> None:
     pool = some_pool(letters["train"])
-    seen_anew = with_views(pool, True, 2, 0)
-    assert seen_anew.views is not None
-    part = seen_anew[3:5]
-    assert part.views is not None
-    assert torch.equal(part.views, seen_anew.views[3:5])
-    seen_anew.save(tmp_path / "pool")
+    augmented = with_augmentation(pool, True, 2, 0)
+    assert augmented.augmentation is not None
+    part = augmented[3:5]
+    assert part.augmentation is not None
+    assert torch.equal(part.augmentation, augmented.augmentation[3:5])
+    augmented.save(tmp_path / "pool")
     assert TaskPool.load(tmp_path / "pool") == pool
 
 
@@ -89,19 +93,19 @@ def test_the_loss_of_an_update_is_that_of_the_images_it_sees(name: str, letters:
     config = replace(SMALL, learner=LearnerConfig(name))  # type: ignore[arg-type]
     trainer = Trainer(config, letters)
     table, pool = trainer.images, trainer.draw(2, "batch", 0)
-    pool = with_views(pool, True, 3, 1)
+    pool = with_augmentation(pool, True, 3, 1)
     indices = torch.cat((pool.support, pool.query), 1)
-    assert pool.views is not None
-    shown = seen(table.gather(indices), pool.views).flatten(0, 1)
+    assert pool.augmentation is not None
+    shown = apply_augmentation(table.gather(indices), pool.augmentation).flatten(0, 1)
     made = ImageTable(shown, torch.zeros(len(shown), dtype=torch.long), ("any",))
     places = torch.arange(len(shown)).reshape(2, -1)
     shots = pool.support.shape[1]
-    plain = replace(pool, support=places[:, :shots], query=places[:, shots:], views=None)
+    plain = replace(pool, support=places[:, :shots], query=places[:, shots:], augmentation=None)
     trainer.learner.train()
     expected = trainer.learner.outer_loss(made, plain).losses
     assert torch.equal(trainer.learner.outer_loss(table, pool).losses, expected)
     assert not torch.equal(
-        trainer.learner.outer_loss(table, replace(pool, views=None)).losses, expected
+        trainer.learner.outer_loss(table, replace(pool, augmentation=None)).losses, expected
     )
 
 

@@ -23,7 +23,7 @@ from derts.config import (
 from derts.data import ImageTable
 from derts.data.streaming import StreamedTable
 from derts.errors import DertsError
-from derts.tasks import TaskPool, with_views
+from derts.tasks import TaskPool, with_augmentation
 from derts.training import Trainer, resume, train
 from derts.training.captured import Arrived
 from derts.training.checkpoint import MAGIC, checkpoint_files, load_checkpoint, save_checkpoint
@@ -301,9 +301,9 @@ def test_streamed_images_arrive_where_a_recording_reads_them(letters: Tables) ->
     first, second = (
         TaskPool.sample(table, tasks=2, way=3, shot=1, query=2, seed=seed) for seed in (0, 1)
     )
-    arrived = Arrived(streamed, with_views(first, True, 2, 0))
-    assert arrived.pool.views is not None
-    assert arrived.pool.views.shape == (2, 9, 3)
+    arrived = Arrived(streamed, with_augmentation(first, True, 2, 0))
+    assert arrived.pool.augmentation is not None
+    assert arrived.pool.augmentation.shape == (2, 9, 3)
     for pool in (first, second):
         arrived.take(pool)
         for name in ("support", "query"):

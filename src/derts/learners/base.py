@@ -22,7 +22,7 @@ from derts.kernels.residual_operations import FusedResidual
 from derts.learners.bank import FeatureBank
 from derts.learners.trust import Trust
 from derts.models.batch_norm import set_groups
-from derts.tasks.augment import seen
+from derts.tasks.augment import apply_augmentation
 from derts.tasks.pool import TaskPool
 
 MEMORY_FOR_TWO = 100 << 30
@@ -154,8 +154,8 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Query losses [T] with graph, and accuracies [T], of the tasks of a meta-batch."""
         indices = torch.cat((pool.support, pool.query), 1)
-        features = self._training_features(images, indices, pool.views)
-        if self.bank is not None and self.training and pool.views is None:
+        features = self._training_features(images, indices, pool.augmentation)
+        if self.bank is not None and self.training and pool.augmentation is None:
             self.bank.keep(send(indices, self.device), features)
         support, query = features.tensor_split([pool.support.shape[1]], 1)
         adapted = self.adapt(support, send(pool.support_labels, self.device))
@@ -166,12 +166,12 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         return query_losses(logits, labels, self.trust, self.smoothing)
 
     def _training_features(
-        self, images: ImageTable, indices: torch.Tensor, views: torch.Tensor | None
+        self, images: ImageTable, indices: torch.Tensor, augmentation: torch.Tensor | None
     ) -> torch.Tensor:
-        """Features [T, n, dim] of the images at indices [T, n], by their views [T, n, 3]."""
-        if views is not None:
+        """Features [T, n, dim] of the images at indices [T, n], augmented by [T, n, 3]."""
+        if augmentation is not None:
             pixels = images.gather(indices)
-            return self.features(seen(pixels, send(views, pixels.device)))
+            return self.features(apply_augmentation(pixels, send(augmentation, pixels.device)))
         known = self.patch_sums
         if known is None or known.table is not images or not self.training:
             return self.features(images.gather(indices))

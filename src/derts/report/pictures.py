@@ -18,8 +18,7 @@ from derts.errors import DertsError
 from derts.selection.round_record import RoundRecord, pool_digest
 from derts.tasks import TaskPool
 from derts.training.drawing import (
-    task_noise,
-    training_classes,
+    draw_training_tasks,
     training_images,
     training_sampler,
 )
@@ -38,18 +37,16 @@ def tasks_of_round(
     """
     name = data or config.data
     try:
-        key = f"{name}, {training_classes(config.tasks)} rotated" if config.tasks.rotated else name
+        key = f"{name}, {config.tasks.classes} rotated" if config.tasks.rotated else name
         if key not in opened:
             opened[key] = training_images(open_data(name)["train"], config.tasks)
         images = opened[key]
-        pool = training_sampler(images, config.tasks).draw(
-            tasks=config.strategy.pool,
-            way=config.tasks.way,
-            shot=config.tasks.shot,
-            query=config.tasks.query,
-            seed=(config.seed, "pool", record.number),
-            noise=task_noise(config.tasks),
-            images=config.strategy.pool_images if config.strategy.pool_images < len(images) else 0,
+        pool = draw_training_tasks(
+            training_sampler(images, config.tasks),
+            config.tasks,
+            config.strategy.pool,
+            (config.seed, "pool", record.number),
+            images=config.strategy.images_of(len(images)),
         )
     except (DertsError, KeyError) as error:
         return f"the run's data is not at hand ({error})"

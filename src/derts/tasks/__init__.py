@@ -1,9 +1,9 @@
 """Stage 2: few-shot tasks as indices and labels, clean or noisy."""
 
-from derts.tasks.augment import seen, with_views
+from derts.tasks.augment import apply_augmentation, with_augmentation
 from derts.tasks.noise import Noise, SwapNoise, TaskNoise
 from derts.tasks.pool import TaskPool
-from derts.tasks.randomness import generator
+from derts.tasks.randomness import generator, numpy_generator
 from derts.tasks.sampling import TaskSampler
 
 __all__ = [
@@ -12,7 +12,8 @@ __all__ = [
     "TaskNoise",
     "TaskPool",
     "TaskSampler",
+    "apply_augmentation",
     "generator",
-    "seen",
-    "with_views",
+    "numpy_generator",
+    "with_augmentation",
 ]

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from derts.errors import DertsError
 
 Integers = NDArray[np.int64]
-Noisy = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class Noise(Protocol):
     """Takes image slots and their labels, returns slots, given labels and true labels."""
 
-    def apply(self, slots: torch.Tensor, labels: torch.Tensor, random: torch.Generator) -> Noisy:
-        """All three are int64 [tasks, way, images per class]."""
+    def apply(
+        self, slots: Integers, labels: Integers, random: np.random.Generator
+    ) -> tuple[Integers, Integers, Integers]:
+        """All are int64 [tasks, way, images per class]; what comes in is left as it is."""
         ...
 
 
@@ -42,29 +43,45 @@ class SwapNoise:
                 f"swap noise needs rate and limit of at least 0, not {self.rate} and {self.limit}"
             )
 
-    def apply(self, slots: torch.Tensor, labels: torch.Tensor, random: torch.Generator) -> Noisy:
+    def apply(
+        self, slots: Integers, labels: Integers, random: np.random.Generator
+    ) -> tuple[Integers, Integers, Integers]:
         tasks, way, count = slots.shape
-        counts = torch.poisson(torch.full((tasks, way), self.rate), generator=random)
-        wanted = counts.clamp_(max=self.limit).long().numpy()
-        # in numpy: so many small steps cost torch more than they do
-        order = np.tile(np.arange(way * count), (tasks, 1))
+        size = way * count
+        # flat[i] is the place, before noise, of what is at place i now
+        flat = np.arange(tasks * size)
+        if way > 1:
+            for first, second in zip(*self._swaps(tasks, way, count, random), strict=True):
+                flat[first], flat[second] = flat[second], flat[first]
+        images, true = (np.take(values, flat).reshape(slots.shape) for values in (slots, labels))
+        return images, labels, true
 
-        def drawn(least: int, most: int, size: int) -> Integers:
-            numbers: Integers = torch.randint(least, most, (size,), generator=random).numpy()
-            return numbers
+    def _swaps(
+        self, tasks: int, way: int, count: int, random: np.random.Generator
+    ) -> tuple[Integers, Integers]:
+        """int64 [swaps, tasks] twice: the places that are exchanged, one after another.
 
-        for number in range(way if way > 1 else 0):
-            for turn in range(int(wanted[:, number].max())):
-                active = np.flatnonzero(wanted[:, number] > turn)
-                step = drawn(1, way, len(active))
-                first = number * count + drawn(0, count, len(active))
-                second = (number + step) % way * count + drawn(0, count, len(active))
-                kept = order[active, first]
-                order[active, first] = order[active, second]
-                order[active, second] = kept
-        places = torch.from_numpy(order)
-        images, true = (values.reshape(tasks, -1).gather(1, places) for values in (slots, labels))
-        return images.view_as(slots), labels, true.view_as(labels)
+        A task with fewer swaps than the most exchanges places with themselves before.
+        """
+        wanted = np.searchsorted(self._poisson(), random.random((tasks, way)), side="right")
+        owner = np.repeat(np.tile(np.arange(way), tasks), wanted.ravel())  # class of each swap
+        totals = wanted.sum(1)
+        task = np.repeat(np.arange(tasks), totals)
+        step = np.arange(len(task)) - np.repeat(totals.cumsum() - totals, totals)
+        other = (owner + random.integers(1, way, len(task))) % way
+        within = random.integers(0, count, (2, len(task)))
+        begin = np.arange(tasks) * way * count
+        places = np.broadcast_to(begin, (2, int(totals.max()), tasks)).copy()
+        places[:, step, task] = begin[task] + np.stack((owner, other)) * count + within
+        return places[0], places[1]
+
+    def _poisson(self) -> NDArray[np.float64]:
+        """[limit]: probability of at most 0, 1, …, limit − 1 by Poisson's law."""
+        logs = [
+            k * math.log(self.rate) - self.rate - math.lgamma(k + 1) if self.rate else -math.inf * k
+            for k in range(self.limit)
+        ]
+        return np.exp(logs).cumsum()
 
 
 @dataclass(frozen=True)
@@ -84,9 +101,11 @@ class TaskNoise:
                 f"and {self.flip}"
             )
 
-    def apply(self, slots: torch.Tensor, labels: torch.Tensor, random: torch.Generator) -> Noisy:
+    def apply(
+        self, slots: Integers, labels: Integers, random: np.random.Generator
+    ) -> tuple[Integers, Integers, Integers]:
         tasks, way, _ = slots.shape
-        corrupted = torch.rand(tasks, 1, 1, generator=random) < self.fraction
-        flips = (torch.rand(labels.shape, generator=random) < self.flip) & corrupted
-        steps = torch.randint(1, max(way, 2), labels.shape, generator=random)
-        return slots, torch.where(flips, (labels + steps) % way, labels), labels
+        corrupted = random.random((tasks, 1, 1)) < self.fraction
+        flips = (random.random(labels.shape) < self.flip) & corrupted
+        steps = random.integers(1, max(way, 2), labels.shape)
+        return slots, np.where(flips, (labels + steps) % way, labels), labels

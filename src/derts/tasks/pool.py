@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,8 +19,19 @@ from derts.hardware import send
 if TYPE_CHECKING:
     from derts.data import ImageTable
     from derts.tasks.noise import Noise
+    from derts.tasks.randomness import Seed
 
-Recipe = dict[str, str | int | float | list[str] | None]
+Recipe = dict[str, Any]
+TENSORS = (
+    "support",
+    "support_labels",
+    "query",
+    "query_labels",
+    "true_support_labels",
+    "true_query_labels",
+    "classes",
+    "augmentation",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,9 +45,9 @@ class TaskPool:
     true_query_labels     int64 [N, Q]  likewise
     way                   classes per task
     classes               int64 [N, way]  class of the table that each label stands for (or None)
-    views                 int64 [N, S + Q, 3]  mirrored or not, rows and columns moved by (or None:
-                          images as they are): derts.tasks.augment
-    recipe                how the pool was made, its seed included
+    augmentation          int64 [N, S + Q, 3]  flipped or not, rows and columns to move by (or None:
+                          images as they are); see derts.tasks.augment
+    recipe                how the pool was made: its seed, and under "changes" what was done since
 
     >>> import torch
     >>> from derts.data import ImageTable
@@ -45,6 +56,8 @@ class TaskPool:
     >>> pool = TaskPool.sample(table, tasks=6, way=3, shot=1, query=2, seed=0)
     >>> len(pool), pool.support.shape, pool[:2].query.shape
     (6, torch.Size([6, 3]), torch.Size([2, 6]))
+    >>> pool[:2]
+    TaskPool(2 tasks: 3 way, 3 support and 6 query images each; 2 of 6 tasks)
     """
 
     support: torch.Tensor
@@ -56,7 +69,7 @@ class TaskPool:
     way: int
     recipe: Recipe = field(default_factory=dict)
     classes: torch.Tensor | None = None
-    views: torch.Tensor | None = None
+    augmentation: torch.Tensor | None = None
 
     @staticmethod
     def sample(
@@ -66,7 +79,7 @@ class TaskPool:
         way: int = 5,
         shot: int = 5,
         query: int = 15,
-        seed: int | Sequence[int | str] = 0,
+        seed: Seed = 0,
         classes: Sequence[str] | None = None,
         noise: Noise | None = None,
         images: int = 0,
@@ -85,11 +98,17 @@ class TaskPool:
         return len(self.support)
 
     def __getitem__(self, which: slice | torch.Tensor | Sequence[int]) -> TaskPool:
-        """The tasks at a slice, at integer indices or where a mask is true, as a pool."""
+        """The tasks at a slice, at integer indices or where a mask is true, as a pool.
+
+        Its recipe says how many of how many tasks they are.
+        """
+        if isinstance(which, slice) and which.indices(len(self)) == (0, len(self), 1):
+            return self
         key = which if isinstance(which, slice) else torch.as_tensor(which)
         if isinstance(key, torch.Tensor) and key.ndim == 0:
             key = key.reshape(1)
-        return self._with({name: tensor[key] for name, tensor in self.tensors().items()})
+        part = self._with({name: tensor[key] for name, tensor in self.tensors().items()})
+        return replace(part, recipe=self._noted(f"{len(part)} of {len(self)} tasks", len(part)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TaskPool):
@@ -102,18 +121,37 @@ class TaskPool:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return (
-            f"TaskPool({len(self)} tasks: {self.way} way, {self.support.shape[1]} support and "
-            f"{self.query.shape[1]} query images each)"
-        )
+        support, query = self.support.shape[1], self.query.shape[1]
+        shape = f"{self.way} way, {support} support and {query} query images each"
+        return f"TaskPool({'; '.join([f'{len(self)} tasks: {shape}', *self.changes])})"
+
+    @property
+    def changes(self) -> list[str]:
+        """What was done to the pool since it was drawn, in words: it was sliced, relabelled, …"""
+        return list(self.recipe.get("changes", ()))
+
+    def _noted(self, change: str, tasks: int) -> Recipe:
+        return {**self.recipe, "tasks": tasks, "changes": [*self.changes, change]}
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The tensors by name."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+        values = ((name, getattr(self, name)) for name in TENSORS)
+        return {name: value for name, value in values if value is not None}
 
     def _with(self, tensors: dict[str, torch.Tensor]) -> TaskPool:
         return TaskPool(**tensors, way=self.way, recipe=self.recipe)
+
+    def relabelled(self, by: str, **tensors: torch.Tensor) -> TaskPool:
+        """The same tasks with other `tensors` by name, and a recipe that says so.
+
+        >>> import torch
+        >>> labels = torch.tensor([[0, 1]])
+        >>> pool = TaskPool(labels, labels, labels, labels, labels, labels, way=2)
+        >>> pool.relabelled("majority vote", query_labels=torch.tensor([[1, 0]]))
+        TaskPool(1 tasks: 2 way, 2 support and 2 query images each; relabelled by majority vote)
+        """
+        changed = self._with({**self.tensors(), **tensors})
+        return replace(changed, recipe=self._noted(f"relabelled by {by}", len(self)))
 
     def split(self, size: int) -> Iterator[TaskPool]:
         """Consecutive pools of `size` tasks, the last one perhaps shorter."""
@@ -140,11 +178,16 @@ class TaskPool:
 
     @staticmethod
     def concatenate(pools: Sequence[TaskPool]) -> TaskPool:
-        """One pool of the tasks of all; the recipe is the first one's."""
+        """One pool of the tasks of all; its recipe lists theirs."""
         parts = [pool.tensors() for pool in pools]
         names = [name for name in parts[0] if all(name in part for part in parts)]
         joined = {name: torch.cat([part[name] for part in parts]) for name in names}
-        return pools[0]._with(joined)
+        recipe: Recipe = {
+            "tasks": sum(map(len, pools)),
+            "changes": [f"{len(pools)} pools concatenated"],
+            "pools": [pool.recipe for pool in pools],
+        }
+        return replace(pools[0]._with(joined), recipe=recipe)
 
     def _checked(self) -> TaskPool:
         """This pool, or a ValueError that says what cannot be."""
@@ -162,27 +205,23 @@ class TaskPool:
         return self
 
     def save(self, path: Path | str) -> None:
-        """Write a safetensors file; `load` gives an equal pool."""
+        """Write a safetensors file, without augmentation; `load` gives an equal pool."""
         about = {"derts": "task-pool", "way": str(self.way), "recipe": json.dumps(self.recipe)}
-        tensors = {name: tensor.cpu().contiguous() for name, tensor in self.tensors().items()}
-        tensors.pop("views", None)  # of one update, not of the tasks
-        write_atomically(Path(path), save(tensors, metadata=about))
+        kept = replace(self, augmentation=None).to("cpu").clone().tensors()
+        write_atomically(Path(path), save(kept, metadata=about))
 
     @staticmethod
     def load(path: Path | str) -> TaskPool:
         """Read a pool that `save` wrote."""
-        others = ("way", "recipe", "classes", "views")
-        names = [item.name for item in fields(TaskPool) if item.name not in others]
         try:
             with safe_open(str(path), framework="pt") as file:
                 about = file.metadata() or {}
-                names += [name for name in ("classes",) if name in file.keys()]  # noqa: SIM118
-                tensors = {name: file.get_tensor(name) for name in names}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             recipe = json.loads(about["recipe"])
             return TaskPool(**tensors, way=int(about["way"]), recipe=recipe)._checked()
         except FileNotFoundError:
             raise DertsError(f"no task pool at {path}: check the path") from None
-        except (SafetensorError, KeyError, ValueError, OSError) as error:
+        except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
             raise DertsError(
                 f"{path} is not a task pool, or is damaged ({error}): save it again"
             ) from None

@@ -1,19 +1,19 @@
-"""Draw few-shot tasks from an ImageTable, all tasks at once."""
+"""Draw few-shot tasks from an ImageTable, all tasks at once, by numpy on one thread."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from derts.data.table import ImageTable
 from derts.errors import DertsError
-from derts.tasks.noise import Noise
+from derts.tasks.noise import Integers, Noise
 from derts.tasks.pool import TaskPool
-from derts.tasks.randomness import generator
+from derts.tasks.randomness import Seed, numpy_generator
 
-CHUNK = 1 << 23  # random numbers drawn at once: bounds memory, never the result's quality
+AT_ONCE = 1 << 16  # numbers drawn together: they stay in the cache of a core
 
 
 class TaskSampler:
@@ -23,10 +23,10 @@ class TaskSampler:
         self.split = images.split
         self.class_names = images.class_names if classes is None else tuple(classes)
         self.classes = None if classes is None else list(classes)
-        groups = images.class_indices(classes)
-        self.numbers = images.class_numbers(classes)
-        self.sizes = torch.tensor([len(group) for group in groups], dtype=torch.long)
-        self.indices = pad_sequence(groups, batch_first=True)  # [classes, most images]
+        self.numbers: Integers = images.class_numbers(classes).numpy()
+        self.groups: list[Integers] = [one.numpy() for one in images.class_indices(classes)]
+        self.sizes = np.array([len(group) for group in self.groups], np.int64)
+        self.indices = np.concatenate(self.groups)
 
     def draw(
         self,
@@ -35,7 +35,7 @@ class TaskSampler:
         way: int,
         shot: int,
         query: int,
-        seed: int | Sequence[int | str],
+        seed: Seed,
         noise: Noise | None = None,
         images: int = 0,
     ) -> TaskPool:
@@ -45,35 +45,33 @@ class TaskSampler:
         all classes: any one task is as likely as without, but a pool costs less to embed.
         """
         self._check(tasks, way, shot, query)
-        random = generator(seed)
-        classes = _choose(torch.ones(len(self.sizes)), tasks, way, random)
+        random, count = numpy_generator(seed), shot + query
         indices, sizes = self.indices, self.sizes
-        each = max(shot + query, images // len(sizes))
-        if images and each < indices.shape[1]:
-            allowed = torch.arange(indices.shape[1])[None] < sizes[:, None]
-            some = _choose(allowed, len(sizes), each, random)
-            indices, sizes = indices.gather(1, some), sizes.clamp(max=each)
-        slots = _choose_images(indices, sizes, classes, shot + query, random)
-        true_labels = torch.arange(way)[None, :, None].expand_as(slots).contiguous()
-        labels = true_labels
+        each = max(count, images // len(sizes))
+        if images and each < sizes.max():
+            indices, sizes = self._some(each, random)
+        classes = draw_distinct(np.full(tasks, len(sizes)), way, random)
+        flat = classes.ravel()
+        positions = draw_distinct(sizes[flat], count, random)
+        positions += (sizes.cumsum() - sizes)[flat][:, None]
+        slots = np.take(indices, positions).reshape(tasks, way, count)
+        true = labels = np.broadcast_to(np.arange(way)[:, None], slots.shape)
         if noise is not None:
-            slots, labels, true_labels = noise.apply(slots, true_labels, random)
-
-        def support(values: torch.Tensor) -> torch.Tensor:
-            return values[:, :, :shot].reshape(tasks, -1)
-
-        def rest(values: torch.Tensor) -> torch.Tensor:
-            return values[:, :, shot:].reshape(tasks, -1)
-
+            slots, labels, true = noise.apply(slots, labels, random)
+        parts = [
+            torch.from_numpy(np.array(values[:, :, part], order="C").reshape(tasks, -1))
+            for values in ((slots, labels) if true is labels else (slots, labels, true))
+            for part in (slice(shot), slice(shot, count))
+        ]
         return TaskPool(
-            support=support(slots),
-            support_labels=support(labels),
-            query=rest(slots),
-            query_labels=rest(labels),
-            true_support_labels=support(true_labels),
-            true_query_labels=rest(true_labels),
+            support=parts[0],
+            support_labels=parts[2],
+            query=parts[1],
+            query_labels=parts[3],
+            true_support_labels=parts[-2],
+            true_query_labels=parts[-1],
             way=way,
-            classes=self.numbers[classes],
+            classes=torch.from_numpy(self.numbers[classes]),
             recipe={
                 "split": self.split,
                 "tasks": tasks,
@@ -87,6 +85,16 @@ class TaskSampler:
             },
         )
 
+    def _some(self, each: int, random: np.random.Generator) -> tuple[Integers, Integers]:
+        """Indices and sizes of classes of which at most `each` images are left, drawn uniformly."""
+        large = np.flatnonzero(self.sizes > each)
+        groups = list(self.groups)
+        for number, places in zip(
+            large, draw_distinct(self.sizes[large], each, random), strict=True
+        ):
+            groups[number] = self.groups[number][places]
+        return np.concatenate(groups), np.minimum(self.sizes, each)
+
     def _check(self, tasks: int, way: int, shot: int, query: int) -> None:
         if min(tasks, way, shot, query) < 1:
             raise DertsError(
@@ -98,46 +106,57 @@ class TaskSampler:
                 f"lower --tasks.way to {len(self.sizes)} or add classes"
             )
         smallest = int(self.sizes.argmin())
-        if int(self.sizes[smallest]) < shot + query:
+        if self.sizes[smallest] < shot + query:
             raise DertsError(
                 f"class {self.class_names[smallest]!r} of {self.split!r} has "
-                f"{int(self.sizes[smallest])} images but shot {shot} + query {query} needs "
+                f"{self.sizes[smallest]} images but shot {shot} + query {query} needs "
                 f"{shot + query}: add images, leave the class out (derts data prepare "
                 f"--min-images {shot + query}), or lower shot or query"
             )
 
 
-def _choose_images(
-    indices: torch.Tensor,
-    sizes: torch.Tensor,
-    classes: torch.Tensor,
-    count: int,
-    random: torch.Generator,
-) -> torch.Tensor:
-    """int64 [tasks, way, count]: different images of each task's classes.
+def draw_distinct(sizes: Integers, count: int, random: np.random.Generator) -> Integers:
+    """int64 [rows, count]: per row, `count` different numbers from 0 to its size [rows] − 1.
 
-    indices: [classes, most images], of which the first `sizes` [classes] of each row count.
+    Every ordered choice is equally likely. The cost does not depend on the sizes.
+
+    >>> rows = draw_distinct(np.array([1000, 3]), 3, numpy_generator(0))
+    >>> sorted(rows[1].tolist())
+    [0, 1, 2]
     """
-    flat, most = classes.reshape(-1), indices.shape[1]
-    if bool((sizes == most).all()):
-        positions = _choose(torch.ones(most), len(flat), count, random)
-    else:
-        allowed = torch.arange(most)[None] < sizes[:, None]
-        parts = flat.split(max(1, CHUNK // most))
-        positions = torch.cat([_choose(allowed[part], len(part), count, random) for part in parts])
-    return indices[flat[:, None], positions].reshape(*classes.shape, count)
+    few = sizes < 2 * count  # so few to choose from that most draws would be duplicates
+    found = np.empty((len(sizes), count), np.int64)
+    for method, rows in ((_by_redrawing, np.flatnonzero(~few)), (_by_sorting, np.flatnonzero(few))):
+        for part in np.split(rows, range(AT_ONCE // count, len(rows), AT_ONCE // count)):
+            if len(part):
+                found[part] = method(sizes[part], count, random)
+    return found
 
 
-def _choose(allowed: torch.Tensor, rows: int, count: int, random: torch.Generator) -> torch.Tensor:
-    """int64 [rows, count]: per row, `count` different positions where `allowed` is not zero.
+def _by_redrawing(sizes: Integers, count: int, random: np.random.Generator) -> Integers:
+    """Draw with replacement, then draw duplicates again until there are none.
 
-    allowed: [options] for all rows alike, or [rows, options].
+    Which ones are drawn again depends only on which are equal, never on their values: all values
+    are treated alike, so that all ordered choices are equally likely.
     """
-    chunk = max(1, CHUNK // allowed.shape[-1])
-    parts = []
-    for start in range(0, rows, chunk):
-        stop = min(rows, start + chunk)
-        keys = torch.rand(stop - start, allowed.shape[-1], generator=random)
-        keys.masked_fill_((allowed if allowed.ndim == 1 else allowed[start:stop]) == 0, -1.0)
-        parts.append(keys.topk(count, dim=1).indices)
-    return torch.cat(parts)
+    columns, bits = np.arange(count), (count - 1).bit_length()
+    found = (random.random((len(sizes), count)) * sizes[:, None]).astype(np.int64)
+    rows, part = np.arange(len(sizes)), found
+    while True:
+        order = np.sort(part << bits | columns, axis=1)  # by value, with the column it stands in
+        equal = np.flatnonzero((order[:, 1:] ^ order[:, :-1]) < 1 << bits)
+        if not len(equal):
+            return found
+        row, place = np.divmod(equal, count - 1)
+        column = order[row, place + 1] & (1 << bits) - 1
+        row = rows[row]
+        found[row, column] = (random.random(len(row)) * sizes[row]).astype(np.int64)
+        rows = row[np.diff(row, prepend=-1) > 0]
+        part = found[rows]
+
+
+def _by_sorting(sizes: Integers, count: int, random: np.random.Generator) -> Integers:
+    """The first `count` places of a random order of each row's numbers."""
+    keys = random.random((len(sizes), int(sizes.max())))
+    keys[np.arange(keys.shape[1]) >= sizes[:, None]] = 2.0
+    return keys.argsort(axis=1)[:, :count]

@@ -77,7 +77,7 @@ class CapturedUpdate:
         return (
             pool.support.shape == self.pool.support.shape
             and pool.query.shape == self.pool.query.shape
-            and (pool.views is None) == (self.pool.views is None)
+            and (pool.augmentation is None) == (self.pool.augmentation is None)
         )
 
     def run(
@@ -85,8 +85,8 @@ class CapturedUpdate:
     ) -> tuple[Outcome, torch.Tensor]:
         """The update on the tasks of `pool`; its outcome and what `finish` returned."""
         names = ["support_labels", "query_labels"]
-        if self.pool.views is not None:
-            names.append("views")
+        if self.pool.augmentation is not None:
+            names.append("augmentation")
         if self.arrived is None:
             names += ["support", "query"]
         else:

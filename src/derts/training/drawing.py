@@ -9,11 +9,13 @@ from derts.config import TaskConfig, TrainConfig
 from derts.data.rotated import with_rotated_classes
 from derts.data.table import ImageTable
 from derts.errors import DertsError
-from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, TaskSampler
-from derts.tasks.augment import with_views
+from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, TaskSampler, with_augmentation
+from derts.tasks.randomness import Seed
 
 EVALUATION_SEED = 12345
 """Makes the same test tasks for every run."""
+BLOCK = 16
+"""Updates whose meta-batches are drawn together: many cost little more than one."""
 
 
 def task_noise(tasks: TaskConfig) -> Noise | None:
@@ -23,19 +25,29 @@ def task_noise(tasks: TaskConfig) -> Noise | None:
     return TaskNoise(tasks.noisy_fraction) if tasks.noise == "tasks" else None
 
 
-def training_classes(tasks: TaskConfig) -> tuple[str, ...] | None:
-    """The classes that training is restricted to, if any."""
-    return tasks.classes or None
-
-
 def training_images(images: ImageTable, tasks: TaskConfig) -> ImageTable:
     """The images that training tasks are of: those of a split, or of its rotated classes."""
-    return with_rotated_classes(images, training_classes(tasks)) if tasks.rotated else images
+    return with_rotated_classes(images, tasks.classes or None) if tasks.rotated else images
+
+
+def draw_training_tasks(
+    sampler: TaskSampler, tasks: TaskConfig, count: int, seed: Seed, images: int = 0
+) -> TaskPool:
+    """`count` tasks as a config describes them, noise included."""
+    return sampler.draw(
+        tasks=count,
+        way=tasks.way,
+        shot=tasks.shot,
+        query=tasks.query,
+        seed=seed,
+        noise=task_noise(tasks),
+        images=images,
+    )
 
 
 def training_sampler(images: ImageTable, tasks: TaskConfig) -> TaskSampler:
-    """What draws training tasks from `training_images`, of which rotated ones are all allowed."""
-    return TaskSampler(images, None if tasks.rotated else training_classes(tasks))
+    """What draws tasks from `training_images`, of whose rotated classes all are allowed."""
+    return TaskSampler(images, None if tasks.rotated else tasks.classes or None)
 
 
 def evaluation_tasks(config: TrainConfig, images: ImageTable, shot: int | None = None) -> TaskPool:
@@ -51,16 +63,6 @@ def evaluation_tasks(config: TrainConfig, images: ImageTable, shot: int | None =
     )
 
 
-def check_shift(shift: int, images: ImageTable) -> None:
-    """Refuse to move images by more than half of their size."""
-    most = min(images.image_shape[:2]) // 2
-    if shift > most:
-        raise DertsError(
-            f"--augment.translation is {shift} but images are {images.image_shape[1]} pixels wide "
-            f"and {images.image_shape[0]} high: choose at most {most}"
-        )
-
-
 class TaskDrawer:
     """Draws a run's training tasks, noisy where the config says so, and clean validation tasks.
 
@@ -71,51 +73,53 @@ class TaskDrawer:
         self, config: TrainConfig, images: ImageTable, validation: Callable[[], ImageTable]
     ) -> None:
         self.config = config
-        check_shift(config.augment.translation, images)
+        height, width = images.image_shape[:2]
+        if config.augment.translation > min(height, width) // 2:
+            raise DertsError(
+                f"--augment.translation is {config.augment.translation} but images are {width} "
+                f"pixels wide and {height} high: choose at most {min(height, width) // 2}"
+            )
         self._sampler = training_sampler(images, config.tasks)
         self._validation = validation
-        self._latest: tuple[tuple[int, str, int, int], TaskPool] | None = None
+        self._block: tuple[tuple[int, int], TaskPool] | None = None
 
     def draw(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
         """Fresh training tasks, the same for the same arguments and run seed.
 
-        With `images`, of about that many different ones together.
+        With `images`, of about that many different ones together. Meta-batches (purpose "batch")
+        of some consecutive numbers are drawn at once and kept until others are asked for.
         """
-        wanted = (tasks, purpose, number, images)
-        if self._latest is not None and self._latest[0] == wanted:
-            return self._latest[1]
-        drawn = self._draw(self._sampler, wanted, task_noise(self.config.tasks))
-        if purpose == "batch":  # perhaps to be prefetched, and then soon asked for again
-            self._latest = wanted, drawn
-        return drawn
-
-    def seen_anew(self, pool: TaskPool, update: int) -> TaskPool:
-        """The tasks of an update, with views of their images where the config asks for them."""
-        settings = self.config.augment
-        if not settings.active:
-            return pool
-        seed = (self.config.seed, "views", update)
-        return with_views(pool, settings.horizontal_flip, settings.translation, seed)
+        if purpose != "batch" or images:
+            seed = (self.config.seed, purpose, number)
+            return draw_training_tasks(self._sampler, self.config.tasks, tasks, seed, images)
+        block, place = divmod(number, BLOCK)
+        kept = self._block  # read once: another thread may draw as well
+        if kept is None or kept[0] != (tasks, block):
+            seed = (self.config.seed, "batches", block)
+            drawn = draw_training_tasks(self._sampler, self.config.tasks, tasks * BLOCK, seed)
+            kept = self._block = (tasks, block), drawn
+        return kept[1][place * tasks : (place + 1) * tasks]
 
     def draw_validation(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
         """Fresh clean tasks of validation classes."""
-        return self._draw(self._validation_sampler, (tasks, purpose, number, images), None)
-
-    @cached_property
-    def _validation_sampler(self) -> TaskSampler:
-        return TaskSampler(self._validation())
-
-    def _draw(
-        self, sampler: TaskSampler, wanted: tuple[int, str, int, int], noise: Noise | None
-    ) -> TaskPool:
-        tasks, purpose, number, images = wanted
         settings = self.config.tasks
-        return sampler.draw(
+        return self._validation_sampler.draw(
             tasks=tasks,
             way=settings.way,
             shot=settings.shot,
             query=settings.query,
             seed=(self.config.seed, purpose, number),
-            noise=noise,
             images=images,
         )
+
+    @cached_property
+    def _validation_sampler(self) -> TaskSampler:
+        return TaskSampler(self._validation())
+
+    def augmented(self, pool: TaskPool, update: int) -> TaskPool:
+        """The tasks of an update, with augmentation where the config asks for it."""
+        settings = self.config.augment
+        if not settings.active:
+            return pool
+        seed = (self.config.seed, "augmentation", update)
+        return with_augmentation(pool, settings.horizontal_flip, settings.translation, seed)

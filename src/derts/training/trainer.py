@@ -154,7 +154,7 @@ class Trainer(Measured):
             self._prefetch()
         with self.clock.phase("update"):
             outcome, values = self.updater.run(
-                self.drawer.seen_anew(batch.pool, self.update),
+                self.drawer.augmented(batch.pool, self.update),
                 lambda losses: self.strategy.weigh(batch, usable_losses(losses)),
                 self.learning_rate(),
             )
