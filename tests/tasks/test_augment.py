@@ -25,7 +25,7 @@ Tables = dict[str, ImageTable]
 
 SMALL = TrainConfig(
     tasks=TaskConfig(shot=1, query=2),
-    augment=AugmentConfig(mirror=True, shift=3),
+    augment=AugmentConfig(horizontal_flip=True, translation=3),
     model=ModelConfig(width=4),
     evaluation=EvaluationConfig(tasks=4, query=3),
     strategy=StrategyConfig(warmup=1, pool=8),
@@ -130,9 +130,9 @@ def test_training_goes_on_to_the_bit_and_differs_from_that_of_still_images(
 
 
 def test_what_cannot_be_is_refused_by_name(letters: Tables) -> None:
-    with pytest.raises(DertsError, match=r"--augment.shift is 15 but images are 28 .* at most 14"):
-        Trainer(replace(SMALL, augment=AugmentConfig(shift=15)), letters)
-    with pytest.raises(DertsError, match=r"--strategy.bank .* leave out one"):
-        Trainer(replace(SMALL, strategy=StrategyConfig("derts", bank=True)), letters)
-    with pytest.raises(DertsError, match=r"--augment\.shift is -1"):
-        replace(SMALL, augment=AugmentConfig(shift=-1))
+    with pytest.raises(
+        DertsError, match=r"--augment.translation is 15 but images are 28 .* at most 14"
+    ):
+        Trainer(replace(SMALL, augment=AugmentConfig(translation=15)), letters)
+    with pytest.raises(DertsError, match=r"--augment\.translation is -1"):
+        replace(SMALL, augment=AugmentConfig(translation=-1))

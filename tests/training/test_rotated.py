@@ -1,4 +1,4 @@
-"""Training on turned classes: four times as many, for every strategy, in reports as well."""
+"""Training on rotated classes: four times as many, for every strategy, in reports as well."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from derts.training import Trainer, train
 Tables = dict[str, ImageTable]
 CONFIG = TrainConfig(
     data="glyphs-60x15",
-    tasks=TaskConfig(shot=1, query=2, turned=True),
+    tasks=TaskConfig(shot=1, query=2, rotated=True),
     model=ModelConfig(width=4),
     learner=LearnerConfig(distance_divisor=4.0),
     evaluation=EvaluationConfig(tasks=5, query=2),
@@ -35,7 +35,7 @@ CONFIG = TrainConfig(
 )
 
 
-def test_tasks_are_of_upright_and_turned_images_of_the_named_classes(letters: Tables) -> None:
+def test_tasks_are_of_upright_and_rotated_images_of_the_named_classes(letters: Tables) -> None:
     names = letters["train"].class_names[:3]
     config = replace(CONFIG, tasks=replace(CONFIG.tasks, classes=names))
     trainer = Trainer(config, letters)
@@ -45,12 +45,12 @@ def test_tasks_are_of_upright_and_turned_images_of_the_named_classes(letters: Ta
     shown = trainer.images.gather(pool.support[0])[0]
     name, _, turn = trainer.images.class_names[int(pool.classes[0, 0])].partition(", ")
     upright = letters["train"].gather(letters["train"].class_indices([name])[0])
-    turned = torch.rot90(upright, int(turn.removesuffix("°") or 0) // 90, (1, 2))
-    assert any(torch.equal(shown, image) for image in turned)
+    rotated = torch.rot90(upright, int(turn.removesuffix("°") or 0) // 90, (1, 2))
+    assert any(torch.equal(shown, image) for image in rotated)
 
 
 @pytest.mark.parametrize("name", ["random", "derts", "us"])
-def test_strategies_train_on_turned_classes(name: str, letters: Tables) -> None:
+def test_strategies_train_on_rotated_classes(name: str, letters: Tables) -> None:
     config = replace(CONFIG, strategy=replace(CONFIG.strategy, name=name))  # type: ignore[arg-type]
     trainer, upright = Trainer(config, letters), Trainer(_upright(config), letters)
     for each in (trainer, upright):
@@ -63,7 +63,7 @@ def test_strategies_train_on_turned_classes(name: str, letters: Tables) -> None:
     assert trainer.split("test") is letters["test"]  # what is judged is upright
 
 
-def test_a_report_has_the_turned_tasks_of_a_round(tmp_path: Path) -> None:
+def test_a_report_has_the_rotated_tasks_of_a_round(tmp_path: Path) -> None:
     train(CONFIG, out=tmp_path / "run")
     story = read_runs([tmp_path / "run"])[0]
     found = tasks_of_round(story.config, story.records[-1], {})
@@ -73,10 +73,10 @@ def test_a_report_has_the_turned_tasks_of_a_round(tmp_path: Path) -> None:
     assert any("°" in images.class_names[int(number)] for number in pool.classes.flatten())
 
 
-def test_the_preset_turns_classes() -> None:
-    assert _upright(apply_presets(["turned"])) == apply_presets([])
+def test_the_preset_rotates_classes() -> None:
+    assert _upright(apply_presets(["rotated"])) == apply_presets([])
 
 
 def _upright(config: TrainConfig) -> TrainConfig:
-    assert config.tasks.turned
-    return replace(config, tasks=replace(config.tasks, turned=False))
+    assert config.tasks.rotated
+    return replace(config, tasks=replace(config.tasks, rotated=False))

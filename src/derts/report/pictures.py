@@ -46,7 +46,7 @@ def tasks_of_round(
             config.tasks,
             config.strategy.pool,
             (config.seed, "pool", record.number),
-            images=config.strategy.images_of(len(images)),
+            images=config.strategy.pool_images,
         )
     except (DertsError, KeyError) as error:
         return f"the run's data is not at hand ({error})"

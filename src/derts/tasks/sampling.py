@@ -48,7 +48,7 @@ class TaskSampler:
         random, count = numpy_generator(seed), shot + query
         indices, sizes = self.indices, self.sizes
         each = max(count, images // len(sizes))
-        if images and each < sizes.max():
+        if 0 < images < len(indices) and each < sizes.max():
             indices, sizes = self._some(each, random)
         classes = draw_distinct(np.full(tasks, len(sizes)), way, random)
         flat = classes.ravel()
