@@ -21,7 +21,7 @@ from derts.data import open_data
 from derts.evaluation import Evaluation
 from derts.files import write_atomically
 from derts.training import Trainer
-from derts.training.run import make_result
+from derts.training.result import make_result
 
 QUICK = {"model": {"width": 4}, "tasks": {"query": 2}, "evaluation": {"tasks": 10, "query": 2}}
 

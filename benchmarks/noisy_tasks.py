@@ -20,7 +20,7 @@ from derts.data import open_data
 from derts.provenance import code_version, machine
 from derts.training import Trainer
 from derts.training.checkpoint import save_checkpoint
-from derts.training.run import Result
+from derts.training.result import Result
 from derts.training.run_folder import Run
 
 CLEAN: Values = {"tasks": {"noise": "none"}}

@@ -26,7 +26,7 @@ from derts.provenance import code_version, machine
 from derts.selection.strategy import Context, MetaBatch
 from derts.tasks import TaskPool, TaskSampler, generator
 from derts.training import Trainer
-from derts.training.run import Result, make_result
+from derts.training.result import Result, make_result
 
 COMMON, SHARE = 6, 0.9
 CLEAN: Values = {

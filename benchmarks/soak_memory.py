@@ -85,7 +85,7 @@ def measure(options: Options) -> list[Sample]:
             samples.append(look(update, run))
             return written
 
-        with patch("derts.training.run.save_checkpoint", save):
+        with patch("derts.training.driver.save_checkpoint", save):
             train(config, run, tables=glyphs(characters=60, images_per_character=12), quiet=True)
     return samples
 

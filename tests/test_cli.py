@@ -158,7 +158,7 @@ def test_a_full_disk_is_named(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("derts.training.run.save_checkpoint", full)
+    monkeypatch.setattr("derts.training.driver.save_checkpoint", full)
     assert "of run is full" in failure(capsys, "train", "--preset", "demo", *TINY, "--out", "run")
 
 

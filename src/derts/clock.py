@@ -1,10 +1,11 @@
-"""Where the time goes: seconds per named phase."""
+"""Where the time goes: seconds per named phase, measured and read from a run's events."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -44,3 +45,57 @@ class Clock:
         if self.device.type == "cuda":
             with self.phase(name):
                 torch.cuda.synchronize(self.device)
+
+
+def training_seconds(seconds: Mapping[str, float]) -> float:
+    """Seconds of training, without evaluation and checkpoints."""
+    return sum(seconds.get(name, 0.0) for name in TRAINING_PHASES)
+
+
+def share_of_selection(seconds: Mapping[str, float]) -> float:
+    """Share of the training time that went into choosing tasks.
+
+    >>> share_of_selection({"update": 3.0, "selecting": 1.0, "evaluation": 9.0})
+    0.25
+    """
+    chosen = sum(seconds.get(name, 0.0) for name in SELECTION_PHASES)
+    return chosen / max(training_seconds(seconds), 1e-9)
+
+
+def seconds_per_update(events: Iterable[Mapping[str, Any]], warmup: int) -> float | None:
+    """Training time per update after the warm-up, from a run's events.
+
+    The first stretch after each start of the program, which compiles and warms up, is left out
+    where there are others; so is the warm-up.
+
+    >>> events = [{"event": "start", "update": 0}]
+    >>> events += [{"event": "update", "update": at, "seconds": {"update": taken}}
+    ...            for at, taken in ((10, 60.0), (20, 2.0), (30, 4.0))]
+    >>> seconds_per_update(events, warmup=10)
+    0.3
+    """
+    begun, fresh = 0, False
+    stretches: list[tuple[tuple[bool, bool], int, float]] = []
+    for event in events:
+        if event["event"] == "start":
+            fresh = True
+        elif event["event"] == "update":
+            kind = (begun >= warmup, not fresh)
+            taken = training_seconds(event["seconds"])
+            stretches.append((kind, event["update"] - begun, taken))
+            begun, fresh = event["update"], False
+    if not stretches:
+        return None
+    best = max(kind for kind, _, _ in stretches)
+    used = [(count, seconds) for kind, count, seconds in stretches if kind == best]
+    return round(sum(seconds for _, seconds in used) / sum(count for count, _ in used), 6)
+
+
+def selection_share(events: Iterable[Mapping[str, Any]], warmup: int) -> float:
+    """Share of the training time after the warm-up that went into choosing tasks."""
+    spent: dict[str, float] = {}
+    for event in events:
+        if event["event"] == "update" and event["update"] > warmup:
+            for name, seconds in event["seconds"].items():
+                spent[name] = spent.get(name, 0.0) + seconds
+    return round(share_of_selection(spent), 6)

@@ -23,8 +23,7 @@ from derts.errors import DertsError
 from derts.files import write_atomically
 from derts.learners import AnyLearner, build_learner
 from derts.learners.embedding import evaluation_mode
-from derts.training.best import judged_weights
-from derts.training.checkpoint import newest_checkpoint, say
+from derts.training.checkpoint import judged_weights, newest_checkpoint, say
 from derts.training.run_folder import Run
 
 FORMAT = "derts-model-1"

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from derts.clock import seconds_per_update
 from derts.data import open_data
 from derts.errors import DertsError
 from derts.files import locked
@@ -25,7 +26,7 @@ from derts.paper.known import Known
 from derts.paper.outcomes import load_outcomes, save_outcomes
 from derts.paper.recipe import cells, keep_only
 from derts.paper.report import JUDGED_BY_BEST, make_report
-from derts.paper.running import Worker, run_job, seconds_per_update
+from derts.paper.running import Worker, run_job
 from derts.paper.scale import Scale, parse_datasets
 from derts.tasks import TaskPool
 from derts.training import Trainer
@@ -326,7 +327,7 @@ def test_a_damaged_checkpoint_or_warm_up_costs_no_run(
     )
     whole = elsewhere(job, tmp_path / "whole")
     run_job(whole, tables)
-    asked = iter([False] * 14 + [True] * 99)
+    asked = iter([False] * 9 + [True] * 99)
     assert not run_job(job, tables, stopping=lambda: next(asked))
     newest = checkpoint_files(job.folder / "checkpoints")[-1]
     newest.write_bytes(newest.read_bytes()[:1000])
@@ -354,9 +355,9 @@ def test_a_full_disk_and_bad_numbers_are_named(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("derts.paper.running.save_checkpoint", full)
+        patch.setattr("derts.training.driver.save_checkpoint", full)
         ending, reason = Worker("cpu").run(job, quiet, lambda: False)
-    assert (ending, "is full: free some space, then run this again" in reason) == ("failed", True)
+    assert (ending, "free some space, then run this again" in reason) == ("failed", True)
     assert not (job.folder / "error.txt").exists()
 
     def bad(trainer: Trainer, *_: object) -> None:

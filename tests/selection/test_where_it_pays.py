@@ -26,8 +26,8 @@ from derts.selection.redundancy import EVEN
 from derts.selection.strategy import Context, MetaBatch
 from derts.tasks import TaskPool, TaskSampler, generator
 from derts.training import Trainer, train
+from derts.training.result import updates_at_random
 from derts.training.run import open_trainer
-from derts.training.run_folder import updates_at_random
 
 Tables = dict[str, ImageTable]
 CLEAN = TrainConfig(

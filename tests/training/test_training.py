@@ -165,6 +165,7 @@ def events_of(run: Path) -> list[dict[str, Any]]:
     return [
         {key: value for key, value in event.items() if key not in timed}
         for event in Run.open(run).events()
+        if event["event"] != "start"
     ]
 
 

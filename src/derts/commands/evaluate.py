@@ -45,7 +45,8 @@ def evaluate(arguments: Sequence[str]) -> None:
     options = parse(EvaluateOptions, arguments, "evaluate", DESCRIPTION)
 
     from derts.data import open_data
-    from derts.training.run import make_result, open_trainer
+    from derts.training.result import make_result
+    from derts.training.run import open_trainer
     from derts.training.run_folder import Run
 
     run = Run.open(options.run)

@@ -109,7 +109,7 @@ def _strategy(config: TrainConfig, run: Run) -> str:
     name, warmup = config.strategy.name, config.strategy.warmup
     if name != "random" and warmup >= config.updates:
         return f"{name}, which never began: --strategy.warmup is {warmup}"
-    from derts.training.run_folder import updates_at_random
+    from derts.training.result import updates_at_random
 
     random, updates = updates_at_random(run.events(), config.updates)
     if not random:

@@ -16,7 +16,7 @@ from derts.errors import DertsError
 from derts.paper.board import Board
 from derts.paper.job import Job
 from derts.paper.running import Ending, Worker
-from derts.training.interrupt import stop_requests
+from derts.training.run import stop_requests
 
 
 @dataclass

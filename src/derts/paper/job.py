@@ -17,6 +17,7 @@ from derts.paper.numbers import class_list
 from derts.paper.recipe import Cell, Setting, read_recipe
 from derts.paper.scale import Scale
 from derts.training.run_folder import AS_IT_WAS, Run
+from derts.training.run_folder import point_file as point_file
 
 
 @dataclass(frozen=True)
@@ -230,11 +231,6 @@ def to_run(jobs: Mapping[tuple[Setting, int], Job]) -> list[Job]:
         other = by_folder.get(job.folder)
         by_folder[job.folder] = job if other is None or job.until > other.until else other
     return [job for job in by_folder.values() if not point_file(job.folder, job.until).exists()]
-
-
-def point_file(folder: Path, update: int) -> Path:
-    """Where a run keeps what was measured at an update."""
-    return folder / f"result-{update:07d}.json"
 
 
 def _how_far(folder: Path) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from derts.paper.board import Board
 from derts.paper.grid import Endings
 from derts.paper.job import Job, point_file
 from derts.paper.running import Ending, Worker
-from derts.training.interrupt import stop_requests
+from derts.training.run import stop_requests
 
 TRIES = 4  # of a run whose node or process is lost
 PATIENCE = 600  # seconds to wait for a worker when there is none at all

@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from derts.errors import DertsError
 from derts.files import write_atomically
 
+Weights = dict[str, Tensor]
 KEEP = 2
 MAGIC = b"derts-checkpoint-1 "
 
@@ -89,3 +92,24 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             "use the one before it, or train again"
         ) from None
     return state
+
+
+@dataclass(frozen=True)
+class BestWeights:
+    """A model's state after an update, and its accuracy on validation classes then."""
+
+    update: int
+    accuracy: float
+    weights: Weights
+
+
+def weights_of(learner: nn.Module) -> Weights:
+    """A learner's state in memory of its own."""
+    return {name: value.detach().clone() for name, value in learner.state_dict().items()}
+
+
+def judged_weights(state: Mapping[str, Any]) -> Weights:
+    """Of a checkpoint's state, the weights that its run is judged by: the best, or the last."""
+    best, last = state.get("best"), state["learner"]
+    weights: Weights = last if best is None else best["weights"]
+    return weights

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -23,22 +23,6 @@ KEEP_ROUNDS = 3
 AS_IT_WAS = TrainConfig()
 
 
-def updates_at_random(events: Iterable[Event], until: int) -> tuple[int, int]:
-    """Up to update `until`: updates on random tasks for want of a choice, and all since a first.
-
-    >>> rounds = [{"event": "round", "update": 10, "random": 4}, {"event": "round", "update": 30}]
-    >>> updates_at_random(rounds, until=35)
-    (20, 25)
-    """
-    looks = [event for event in events if event["event"] == "round"]
-    if not looks:
-        return 0, 0
-    ends = [*(look["update"] for look in looks[1:]), until]
-    spans = [end - look["update"] for look, end in zip(looks, ends, strict=True)]
-    random = [span for look, span in zip(looks, spans, strict=True) if "random" in look]
-    return sum(random), sum(spans)
-
-
 class Run:
     """One run's folder. `Run.create` starts a new one, `Run.open` reads an existing one."""
 
@@ -49,18 +33,22 @@ class Run:
     @staticmethod
     def create(path: Path | str, config: TrainConfig, *, overwrite: bool = False) -> Run:
         """Make the folder and save the resolved config in it; an old run there is emptied."""
-        path = Path(path)
-        Run.check_free(path, overwrite=overwrite)
-        path.mkdir(parents=True, exist_ok=True)
+        run = Run(Path(path), config)
+        Run.check_free(run.path, overwrite=overwrite)
+        run.clear()
+        return run
+
+    def clear(self) -> None:
+        """Remove all that is in the folder and save the config in it: the run begins."""
+        self.path.mkdir(parents=True, exist_ok=True)
         # the config last: until then the folder is known as a run, should we be killed
-        for old in sorted(path.iterdir(), key=lambda file: file.name == "config.toml"):
+        for old in sorted(self.path.iterdir(), key=lambda file: file.name == "config.toml"):
             if old.is_dir() and not old.is_symlink():
                 shutil.rmtree(old)
             elif old.name != LOCK:
                 old.unlink()
-        write_atomically(path / "config.toml", to_toml(config).encode())
-        (path / "checkpoints").mkdir()
-        return Run(path, config)
+        write_atomically(self.path / "config.toml", to_toml(self.config).encode())
+        (self.path / "checkpoints").mkdir()
 
     @staticmethod
     def check_free(path: Path | str, *, overwrite: bool = False) -> None:
@@ -81,7 +69,7 @@ class Run:
             raise DertsError(
                 f"{path} is not a run folder (no config.toml): give a folder that derts train wrote"
             )
-        return Run(path, read_config(path / "config.toml", AS_IT_WAS))
+        return Run(path, read_config(path / "config.toml"))
 
     def log(self, event: Event) -> None:
         """Append one line to events.jsonl."""
@@ -114,10 +102,10 @@ class Run:
                 found[log.name] = file.seek(0, os.SEEK_END)
         return found
 
-    def rewind(self, positions: Mapping[str, int]) -> None:
+    def rewind(self, positions: Mapping[str, int] | None) -> None:
         """Cut the logs back to what `positions` gave, and clear what a killed process left."""
-        lengths = list(positions.values()) if isinstance(positions, Mapping) else [-1]
-        if not all(isinstance(length, int) and length >= 0 for length in lengths):
+        positions = positions if isinstance(positions, Mapping) else {"events.jsonl": -1}
+        if not all(isinstance(n, int) and n >= 0 for n in positions.values()):
             raise DertsError(
                 f"the newest checkpoint of {self.path} does not say how long its logs are: remove "
                 "it to go on from the one before"
@@ -127,20 +115,6 @@ class Run:
                 os.truncate(log, length)
         for leftover in (*self.path.glob(".*.tmp"), *self.path.glob("*/.*.tmp")):
             leftover.unlink(missing_ok=True)
-
-    def positions_at(self, update: int) -> dict[str, int]:
-        """As `positions` was at an update, for checkpoints of a version that did not keep it."""
-        found, events = self.positions(), "events.jsonl"
-        if events in found:
-            found[events] = 0
-            for line in (self.path / events).read_bytes().splitlines(keepends=True):
-                try:
-                    if json.loads(line)["update"] > update:
-                        break
-                except (ValueError, KeyError, TypeError):
-                    break
-                found[events] += len(line)
-        return found
 
     def keep_round(self, record: RoundRecord) -> None:
         """Keep what a round decided task by task, for the report; only of the newest rounds."""
@@ -194,3 +168,8 @@ def _is_result(found: object) -> TypeGuard[Event]:
 def _left_behind(file: Path) -> bool:
     """Whether this is all that a process killed before it began would leave."""
     return file.name == LOCK or (file.name.startswith(".") and file.suffix == ".tmp")
+
+
+def point_file(folder: Path, update: int) -> Path:
+    """Where a run keeps what was measured at an update before its end."""
+    return folder / f"result-{update:07d}.json"

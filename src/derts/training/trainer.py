@@ -1,37 +1,43 @@
-"""Stage 7: the training loop, the same for every learner and strategy."""
+"""Stage 9: the trainer: one learner, one strategy, updates, evaluation and all their state."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
-from derts.clock import SELECTION_PHASES, TRAINING_PHASES, Clock
+from derts.clock import Clock, share_of_selection
 from derts.config import TrainConfig
 from derts.data.streaming import StreamedTable
 from derts.data.table import ImageTable
 from derts.distributed import Group
+from derts.errors import DertsError
+from derts.evaluation import Evaluation, evaluate
 from derts.hardware import choose_device
 from derts.learners import build_learner
 from derts.progress import Advance
 from derts.selection import build_strategy
 from derts.selection.strategy import Context
+from derts.tasks.pool import TaskPool
 from derts.training.bad_numbers import IN_A_ROW, bad_numbers, usable_losses
-from derts.training.best import Best
-from derts.training.drawing import TaskDrawer, training_images
+from derts.training.checkpoint import BestWeights, weights_of
+from derts.training.drawing import TaskDrawer, evaluation_tasks, training_images
 from derts.training.hardware import place_learner, place_table
-from derts.training.measured import Measured
+from derts.training.result import acting
 from derts.training.step import Updater
 from derts.training.window import BadStreak, Window
 
 Log = Callable[[dict[str, Any]], None]
+Tables = Mapping[str, ImageTable]
 
 
-class Trainer(Measured):
+class Trainer:
     """Trains one learner on one table; `state_dict` holds all that is needed to go on.
+
+    `best` are the weights to be judged by, if not the last; `log` hears every event.
 
     >>> from derts.config import *
     >>> from derts.data import glyphs
@@ -46,12 +52,11 @@ class Trainer(Measured):
     def __init__(
         self,
         config: TrainConfig,
-        tables: Mapping[str, ImageTable],
+        tables: Tables,
         log: Log = lambda event: None,
         group: Group | None = None,
     ) -> None:
         self.config = config = config.resolved()
-        super().__init__()
         self.group = group or Group()
         self.device = self.group.device or choose_device(config.hardware)
         self.tables = tables
@@ -84,8 +89,13 @@ class Trainer(Measured):
         self.log = log
         self.update = 0
         self.tasks_trained = 0
+        self.best: BestWeights | None = None
         self.streak = BadStreak()
         self.window = Window()
+        self._acting: list[str] = []
+        self._placed: dict[str, ImageTable] = {}
+        self._evaluation_tasks: dict[tuple[str, int | None], TaskPool] = {}
+        needs_validation = "val" in tables and config.strategy.name == "ats"
         self.context = Context(
             self.learner,
             self.images,
@@ -93,8 +103,9 @@ class Trainer(Measured):
             config.meta_batch,
             seed=config.seed,
             clock=self.clock,
-            log=log,
-            validation_images=self._validation_images(),
+            log=self._hear,
+            # beside the model where the strategy uses them, else where they are
+            validation_images=self._place("val") if needs_validation else tables.get("val"),
             draw_validation=self.drawer.draw_validation,
             group=self.group,
         )
@@ -106,17 +117,18 @@ class Trainer(Measured):
         """The outer loop's optimiser."""
         return self.updater.optimiser
 
-    def _validation_images(self) -> ImageTable | None:
-        """Beside the model where the strategy uses them, else where they are."""
-        found = self.tables.get("val")
-        if found is None or self.config.strategy.name != "ats":
-            return found
-        return place_table(found, self.device, self.config.hardware)
+    def split(self, name: str) -> ImageTable:
+        """A split of the data by name."""
+        if name not in self.tables:
+            raise DertsError(
+                f"the data has no split {name!r}, only {', '.join(self.tables)}: prepare one"
+            )
+        return self.tables[name]
 
     def learning_rate(self) -> float:
-        """The learning rate of the next update."""
-        base = self.config.optimiser.lr or 0.0
-        return base * 0.5 * (1 + math.cos(math.pi * self.update / self.config.updates))
+        """The learning rate of the next update: it falls to zero by a cosine."""
+        falls = 0.5 * (1 + math.cos(math.pi * self.update / self.config.updates))
+        return (self.config.optimiser.lr or 0.0) * falls
 
     def train(
         self,
@@ -165,6 +177,53 @@ class Trainer(Measured):
         self.window.images += len(batch.pool) * per_task
         return values
 
+    def evaluate(self, split: str, shot: int | None = None) -> Evaluation:
+        """Accuracy on the fixed tasks of a split."""
+        with self.clock.phase("evaluation"):
+            images = self._place(split)
+            if (split, shot) not in self._evaluation_tasks:
+                self._evaluation_tasks[split, shot] = evaluation_tasks(self.config, images, shot)
+            pool = self._evaluation_tasks[split, shot]
+            mine = evaluate(self.learner, images, pool[self.group.part(len(pool))])
+            if self.group.alone:
+                return mine
+            accuracies = torch.tensor(mine.accuracies, dtype=torch.float64)
+            everyone = self.group.gather(accuracies, len(pool)).tolist()
+            return Evaluation(tuple(everyone), mine.split)
+
+    def validation_is_due(self) -> bool:
+        """Whether this update is one at which to look at validation classes."""
+        every, by_best = self.config.validate_every, self.config.evaluation.weights == "best"
+        at_end = by_best and self.update == self.config.updates
+        return every > 0 and (self.update % every == 0 or at_end)
+
+    def validate(self) -> Evaluation:
+        """Accuracy on validation classes; the best weights are kept if the run is judged by them.
+
+        Not those of the warm-up, when the strategy has done nothing yet. `train` does not validate
+        by itself: who calls it in stretches asks `validation_is_due` between them.
+        """
+        found, config = self.evaluate("val"), self.config
+        begun = self.update > config.strategy.warmup or self.update == config.updates
+        better = self.best is None or found.mean > self.best.accuracy
+        if config.evaluation.weights == "best" and begun and better:
+            self.best = BestWeights(self.update, found.mean, weights_of(self.learner))
+        return found
+
+    def judge(self, split: str) -> Evaluation:
+        """Accuracy on a split of the weights that the run is judged by: the last, or the best.
+
+        Where none were validated yet, the present ones.
+        """
+        if self.best is None:
+            return self.evaluate(split)
+        own = weights_of(self.learner)
+        self.learner.load_state_dict(self.best.weights)
+        try:
+            return self.evaluate(split)
+        finally:
+            self.learner.load_state_dict(own)
+
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next update depends on."""
         return {
@@ -173,15 +232,11 @@ class Trainer(Measured):
             "learner": self.learner.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "strategy": self.strategy.state_dict(),
-            "random": torch.get_rng_state(),
-            "device_random": (
-                torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
-            ),
             "seconds": dict(self.clock.seconds),
             "window": self.window.state_dict(),
             "skipped": self.streak.skipped,
             "skipped_in_a_row": self.streak.in_a_row,
-            "best": None if self.best is None else self.best.as_values(),
+            "best": None if self.best is None else asdict(self.best),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -191,19 +246,24 @@ class Trainer(Measured):
         self.learner.load_state_dict(state["learner"])
         self.updater.load_state_dict(state["optimiser"])
         self.strategy.load_state_dict(state["strategy"])
-        torch.set_rng_state(state["random"])
-        if self.group.rank:  # the state is that of the first process
-            torch.manual_seed(self.config.seed + self.group.rank + state["update"])
         self.update, self.tasks_trained = state["update"], state["tasks_trained"]
         self.clock.seconds = dict(state["seconds"])
-        self.best = Best.from_values(state.get("best"))
-        if "window" not in state:  # written by an older version, between two events
-            return
-        if state["device_random"] is not None and self.device.type == "cuda":
-            torch.cuda.set_rng_state(state["device_random"], self.device)
+        self.best = None if state["best"] is None else BestWeights(**state["best"])
         self.window = Window.from_state(state["window"], self.device)
         self.streak.skipped = state["skipped"]
         self.streak.in_a_row = state["skipped_in_a_row"]
+
+    def _place(self, split: str) -> ImageTable:
+        """A split's images where the learner is, sent there once."""
+        if split not in self._placed:
+            self._placed[split] = place_table(self.split(split), self.device, self.config.hardware)
+        return self._placed[split]
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        """An event of the strategy: logged, and what acted in a round is shown as progress."""
+        if event["event"] == "round":
+            self._acting = acting(event)
+        self.log(event)
 
     def _prefetch(self) -> None:
         """Let images that are streamed be fetched for the next update while this one computes."""
@@ -232,24 +292,12 @@ class Trainer(Measured):
 
     def _log_window(self) -> str:
         window, self.window = self.window, Window(dict(self.clock.seconds))
+        about = {"update": self.update, "lr": self.learning_rate(), "skipped": self.streak.skipped}
         event = window.event(self.clock.seconds)
-        self.log(
-            {
-                "event": "update",
-                "update": self.update,
-                "lr": self.learning_rate(),
-                "skipped": self.streak.skipped,
-                **event,
-            }
-        )
+        self.log({"event": "update", **about, **event})
         if "loss" not in event:
             return "skipped: loss or gradient not finite"
         note = f"loss {event['loss']:.3f} accuracy {event['accuracy']:.1f}%"
-        share = self._selection_share()
-        return f"{note} selection {100 * share:.0f}%" if share else note
-
-    def _selection_share(self) -> float:
-        """Share of the training time that went into choosing tasks."""
-        seconds = self.clock.seconds
-        whole = sum(seconds.get(name, 0.0) for name in TRAINING_PHASES)
-        return sum(seconds.get(name, 0.0) for name in SELECTION_PHASES) / max(whole, 1e-9)
+        if share := share_of_selection(self.clock.seconds):
+            note += f" selection {100 * share:.0f}%"
+        return f"{note} ({', '.join(self._acting)})" if self._acting else note

@@ -1,0 +1,208 @@
+"""The only loop around a Trainer: from stop to stop, and what is done and written at each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from derts.errors import DISK_FULL, DertsError
+from derts.progress import Advance
+from derts.training.bad_numbers import BadNumbersError
+from derts.training.checkpoint import save_checkpoint
+from derts.training.result import Event, Result, evaluation_event, make_result
+from derts.training.run_folder import Run, point_file
+from derts.training.trainer import Trainer
+from derts.training.warmup import SharedWarmup
+
+Listen = Callable[[Event], None]
+BAD_TASKS = "bad-tasks.safetensors"
+
+
+@dataclass
+class Driver:
+    """Trains one run up to update `until` (the last), and measures it there.
+
+    run     its folder; None: events are held in memory, nothing is written
+    points  updates at which it is measured as well; each leaves a result-NNNNNNN.json
+    warmup  where the end of the warm-up is left for, or taken from, runs with another strategy
+    listen  hears every event that is logged
+    go_on   what a user does to go on after an interruption, for error messages
+
+    Of several processes the leading one alone writes.
+    """
+
+    trainer: Trainer
+    run: Run | None = None
+    until: int | None = None
+    points: Sequence[int] = ()
+    warmup: SharedWarmup | None = None
+    listen: Listen | None = None
+    go_on: str = ""
+    _held: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.go_on:
+            name = None if self.run is None else f"go on with derts train --resume {self.run.path}"
+            self.go_on = name or "nothing was kept"
+        if self.trainer.group.leads:
+            self.trainer.log = self._log
+            if self.run is not None:
+                self.trainer.context.keep_round = self.run.keep_round
+
+    def drive(
+        self,
+        advance: Advance = lambda count=1, note=None: None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> Result | None:
+        """Train; the result at `until`, or None where `stopping` ended it before: all is saved."""
+        trainer, config = self.trainer, self.trainer.config
+        until = config.updates if self.until is None else min(self.until, config.updates)
+        with self._one_line_errors():
+            self._take_warmup()
+            if trainer.update > until and self._result_at(until) is None:
+                raise DertsError(
+                    f"{self._path} went on past update {until} without being evaluated there: "
+                    "remove the folder to train it again"
+                )
+            # where a process was killed between a checkpoint and its result, this measures
+            result = self._measure(until)
+            if trainer.update >= until:
+                return self._result_at(until) or result
+            trainer.log({"event": "start", "update": trainer.update})
+            advance(trainer.update)
+            while trainer.update < until:
+                stop = self._next_stop(until)
+                trainer.train(stop, advance, stopping)
+                if trainer.update < stop:
+                    self._save()
+                    return None
+                if trainer.validation_is_due():
+                    trainer.log(evaluation_event("validation", trainer, trainer.validate()))
+                if trainer.update == self._warmup_end:
+                    self._share_warmup()
+                if trainer.update % config.checkpoint_every == 0 or trainer.update in (
+                    *self.points,
+                    until,
+                ):
+                    self._save()
+                result = self._measure(until)  # last: a result says that its model is there
+            return result
+
+    def events(self) -> list[Event]:
+        """All events of the run, those from before it was resumed too."""
+        return self._held if self.run is None else list(self.run.events())
+
+    @property
+    def _path(self) -> Path | None:
+        return None if self.run is None else self.run.path
+
+    @property
+    def _warmup_end(self) -> int:
+        config = self.trainer.config
+        return min(config.strategy.warmup, config.updates) if self.warmup is not None else 0
+
+    def _log(self, event: Event) -> None:
+        if self.run is None:
+            self._held.append(event)
+        else:
+            self.run.log(event)
+        if self.listen is not None:
+            self.listen(event)
+
+    def _next_stop(self, until: int) -> int:
+        update, config = self.trainer.update, self.trainer.config
+        every = [step for step in (config.checkpoint_every, config.validate_every) if step]
+        stops = [(update // step + 1) * step for step in every]
+        stops += [stop for stop in (self._warmup_end, *self.points) if stop > update]
+        return min(*stops, until)
+
+    def _save(self) -> None:
+        run, trainer = self.run, self.trainer
+        if run is None:
+            return
+
+        def write() -> None:
+            state = {**trainer.state_dict(), "logs": run.positions()}
+            save_checkpoint(run.path / "checkpoints", trainer.update, state)
+
+        with trainer.clock.phase("checkpoint"):
+            trainer.group.first(write)
+
+    def _measure(self, until: int) -> Result | None:
+        """The result where one is due: measured and written, or as it is there already."""
+        trainer, run = self.trainer, self.run
+        at_end = trainer.update == trainer.config.updates
+        if trainer.update != until and trainer.update not in self.points:
+            return None
+        found = trainer.group.same(self._result_at(trainer.update))
+        if found is not None:
+            return found
+        evaluation = trainer.judge(trainer.config.evaluation.split)
+        if at_end:
+            trainer.log(evaluation_event("evaluation", trainer, evaluation))
+        result = make_result(trainer, evaluation, self.events())
+        if run is not None and trainer.group.leads:
+            if at_end:
+                run.write_result(result)
+            if trainer.update in self.points:
+                run.write_result(result, point_file(run.path, trainer.update).name)
+        return result
+
+    def _result_at(self, update: int) -> Result | None:
+        """What was measured at one of the points before."""
+        if self.run is None or update not in self.points:
+            return None
+        try:
+            content = point_file(self.run.path, update).read_text(encoding="utf-8")
+            found: Result = json.loads(content)
+        except (FileNotFoundError, ValueError):
+            return None
+        return found
+
+    def _take_warmup(self) -> None:
+        """Begin after the warm-up that another run left, if no point lies before its end."""
+        if self.warmup is None or self.trainer.update or not self._warmup_end:
+            return
+        if min(self.points, default=self._warmup_end) < self._warmup_end:
+            return
+        if (found := self.warmup.load()) is not None:
+            state, events = found
+            self.trainer.load_state_dict(state)
+            for event in events:
+                self.trainer.log(event)
+
+    def _share_warmup(self) -> None:
+        """Leave the end of the warm-up for others, or take theirs if they were first."""
+        assert self.warmup is not None
+        found = self.warmup.load()
+        if found is None:
+            self.warmup.save(self.trainer.state_dict(), self.events())
+            return
+        seconds = dict(self.trainer.clock.seconds)
+        self.trainer.load_state_dict(found[0])
+        self.trainer.clock.seconds = seconds
+
+    @contextmanager
+    def _one_line_errors(self) -> Iterator[None]:
+        """What ends training for a reason that the user can mend, said in one line."""
+        run, trainer = self.run, self.trainer
+        try:
+            yield
+        except BadNumbersError as error:
+            kept = ""
+            if run is not None and trainer.group.leads:
+                error.tasks.save(run.path / BAD_TASKS)
+                where = run.path / BAD_TASKS
+                kept = f" ({len(error.tasks)} of its tasks are in {where}: TaskPool.load)"
+            trainer.group.let_leader_speak()
+            raise DertsError(f"{error}{kept}") from None
+        except OSError as error:
+            if error.errno not in DISK_FULL or run is None:
+                raise
+            raise DertsError(
+                f"the disk of {run.path} is full at update {trainer.update}: free some space, "
+                f"then {self.go_on}"
+            ) from None

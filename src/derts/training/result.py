@@ -1,0 +1,154 @@
+"""What a run's result says: its accuracy, what made it, and which parts of the method acted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from derts.clock import seconds_per_update, selection_share
+from derts.config_file import as_values
+from derts.evaluation import Evaluation
+from derts.provenance import code_version, machine
+
+if TYPE_CHECKING:
+    from derts.training.trainer import Trainer
+
+Result = dict[str, Any]
+Event = dict[str, Any]
+
+
+def make_result(trainer: Trainer, evaluation: Evaluation, events: Iterable[Event] = ()) -> Result:
+    """A result as it is written to JSON; `events` are all that the run logged."""
+    return {
+        "config": as_values(trainer.config),
+        "code": code_version(),
+        "machine": machine(str(trainer.device)),
+        "seed": trainer.config.seed,
+        "updates": trainer.update,
+        "weights_of_update": trainer.update if trainer.best is None else trainer.best.update,
+        "tasks_trained": trainer.tasks_trained,
+        "image_shape": list(trainer.images.image_shape),
+        "images": {"count": len(trainer.images), "classes": len(trainer.images.class_names)},
+        "seconds": {name: round(value, 4) for name, value in trainer.clock.seconds.items()},
+        **summarise(list(events), trainer.config.strategy.warmup, trainer.update),
+        **_summary(evaluation),
+        "accuracies": list(evaluation.accuracies),
+    }
+
+
+def evaluation_event(name: str, trainer: Trainer, evaluation: Evaluation) -> Event:
+    """An evaluation as a line of the log."""
+    return {"event": name, "update": trainer.update, **_summary(evaluation)}
+
+
+def _summary(evaluation: Evaluation) -> Result:
+    return {
+        "split": evaluation.split,
+        "accuracy": round(evaluation.mean, 4),
+        "interval": round(evaluation.interval, 4),
+    }
+
+
+def summarise(events: Sequence[Event], warmup: int, update: int) -> Result:
+    """Time per update and the share of selection since the warm-up; what the rounds did."""
+    rounds = [event for event in events if event["event"] == "round"]
+    random, updates = updates_at_random(rounds, update)
+    noise = [event.get("noise", {}) for event in rounds]
+    return {
+        "seconds_per_update": seconds_per_update(events, warmup),
+        "selection_share": selection_share(events, warmup),
+        "rounds": len(rounds),
+        "updates_at_random": random,
+        **({"random_share": random / updates} if updates else {}),
+        "noise": {
+            key: _mean(values.get(key) for values in noise)
+            for key in ("pool", "selected", "dropped", "kept")
+        },
+        "dropped_share": _mean(
+            event["looks_noisy"] / event["pool"] for event in rounds if "looks_noisy" in event
+        ),
+        "effective_tasks": _mean(event.get("effective_tasks") for event in rounds),
+        "parts": parts(rounds),
+        "notes": notes(events),
+    }
+
+
+def updates_at_random(events: Iterable[Event], until: int) -> tuple[int, int]:
+    """Up to update `until`: updates on random tasks for want of a choice, and all since a first.
+
+    >>> rounds = [{"event": "round", "update": 10, "random": 4}, {"event": "round", "update": 30}]
+    >>> updates_at_random(rounds, until=35)
+    (20, 25)
+    """
+    looks = [event for event in events if event["event"] == "round"]
+    if not looks:
+        return 0, 0
+    ends = [*(look["update"] for look in looks[1:]), until]
+    spans = [end - look["update"] for look, end in zip(looks, ends, strict=True)]
+    random = [span for look, span in zip(looks, spans, strict=True) if "random" in look]
+    return sum(random), sum(spans)
+
+
+def parts(rounds: Sequence[Event]) -> dict[str, dict[str, float]]:
+    """In which share of the rounds each part of the method acted, from the rounds' `parts`.
+
+    A part with numbers acted where one of them is not 0, and their means are told; a part with a
+    name tells the share of each name.
+
+    >>> parts([{"parts": {"votes": {"relabelled": 0.4}, "balance": True, "select": "random"}},
+    ...        {"parts": {"votes": {"relabelled": 0.0}, "balance": True, "select": "greedy"}}])
+    {'votes': {'rounds': 0.5, 'relabelled': 0.2}, 'balance': {'rounds': 1.0}, \
+'select': {'random': 0.5, 'greedy': 0.5}}
+    """
+    told = [event["parts"] for event in rounds if isinstance(event.get("parts"), dict)]
+    found: dict[str, dict[str, float]] = {}
+    for name in dict.fromkeys(name for one in told for name in one):
+        values = [one.get(name) for one in told]
+        if any(isinstance(value, str) for value in values):
+            names = [str(value) for value in values if value is not None]
+            found[name] = {
+                one: round(names.count(one) / len(told), 4) for one in dict.fromkeys(names)
+            }
+            continue
+        found[name] = {"rounds": round(sum(map(acted, values)) / len(told), 4)}
+        tables = [value for value in values if isinstance(value, dict)]
+        for key in dict.fromkeys(key for table in tables for key in table):
+            mean = _mean(table.get(key) for table in tables)
+            if mean is not None:
+                found[name][key] = mean
+    return found
+
+
+def acted(value: object) -> bool:
+    """Whether what a round told of a part says that it changed anything."""
+    if isinstance(value, dict):
+        return any(isinstance(one, int | float) and one != 0 for one in value.values())
+    return bool(value) and value not in ("none", "random")
+
+
+def acting(event: Event) -> list[str]:
+    """The parts that acted in a round, by name; a choice by the name of how it was made.
+
+    >>> acting({"event": "round", "parts": {"votes": {"relabelled": 0.4}, "balance": False,
+    ...                                     "select": "facility-location"}})
+    ['votes', 'facility-location']
+    """
+    found = event.get("parts")
+    if not isinstance(found, dict):
+        return []
+    return [
+        value if isinstance(value, str) else name
+        for name, value in found.items()
+        if acted(value) or value == "random"
+    ]
+
+
+def notes(events: Iterable[Event]) -> list[str]:
+    """The different notes of a run: where a part of the method could not work, and why."""
+    texts = (event.get("text") for event in events if event["event"] == "note")
+    return list(dict.fromkeys(str(text) for text in texts if text))
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if isinstance(value, int | float)]
+    return round(sum(known) / len(known), 6) if known else None
