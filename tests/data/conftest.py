@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 MakeImages = Callable[..., Path]
+Encode = Callable[..., bytes]
 
 
 @pytest.fixture(autouse=True)
@@ -33,10 +36,23 @@ def class_folders(tmp_path: Path) -> MakeImages:
     return make
 
 
+@pytest.fixture(scope="session")
+def encoded() -> Encode:
+    """An image, or pixels, as the bytes of an image file."""
+
+    def encode(image: Any, kind: str = "PNG", **options: Any) -> bytes:
+        image = image if isinstance(image, Image.Image) else Image.fromarray(image)
+        buffer = io.BytesIO()
+        image.save(buffer, kind, **options)
+        return buffer.getvalue()
+
+    return encode
+
+
 @pytest.fixture
-def mini_imagenet() -> Path:
+def shared_data() -> Path:
     """The real JPEG packs, which lie beside the repository where they are at all."""
     folder = Path(__file__).parents[3] / "shared" / "data"
     if not (folder / "mini-imagenet" / "val.npz").is_file():
-        pytest.skip("the mini-ImageNet packs are not in ../shared/data")
+        pytest.skip("the real data are not in ../shared/data")
     return folder

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import os
+import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 
-from derts.data import glyph_data, glyphs
+from derts.data import glyphs
 from derts.errors import DertsError
+
+MODULE = sys.modules["derts.data.glyphs"]
+shapes_once = cache(MODULE._distinct_characters)
+
+
+@pytest.fixture(autouse=True)
+def _draw_shapes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MODULE, "_distinct_characters", shapes_once)  # takes seconds
 
 
 def test_same_seed_same_bytes() -> None:
@@ -37,25 +47,23 @@ def test_whole_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     brightest = train.images.flatten(1).amax(dim=1)
     assert int(brightest.min()) > 100, "every drawing shows its glyph"
     assert 10 < train.images.float().mean() < 80, "white on black"
-    [file] = tmp_path.iterdir()
-    monkeypatch.setattr(glyph_data, "_make", None)
+    monkeypatch.setattr(MODULE, "_make", None)
     cached = glyphs(images_per_character=2)
     assert torch.equal(cached["test"].images, tables["test"].images)
     assert cached["test"].class_names == tables["test"].class_names
-    assert file.suffix == ".npz"
+    assert [file.suffix for file in tmp_path.iterdir()] == [".npz"]
 
 
 def test_damaged_cache_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DERTS_CACHE", str(tmp_path / "deeper" / "cache"))
-    tables = glyphs(characters=10, images_per_character=20)
+    glyphs(characters=10, images_per_character=20)
     [file] = (tmp_path / "deeper" / "cache").iterdir()
     whole = file.read_bytes()
-    monkeypatch.setattr(glyph_data, "_make", lambda *_: tables)  # drawing takes seconds
     flipped = bytearray(whole)
     flipped[len(whole) // 3] ^= 0xFF
     for damaged in (whole[: len(whole) // 2], b"", bytes(flipped)):
         file.write_bytes(damaged)
-        assert glyphs(characters=10, images_per_character=20) is tables
+        glyphs(characters=10, images_per_character=20)
         assert file.read_bytes() == whole
 
 
@@ -68,15 +76,19 @@ def test_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DERTS_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", os.path.join("some", "where"))
-    assert glyph_data._cache_folder() == Path("some", "where", "derts")
+    assert MODULE._cache_folder() == Path("some", "where", "derts")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert glyph_data._cache_folder().name == "derts"
+    assert MODULE._cache_folder().name == "derts"
 
 
-def test_bad_arguments() -> None:
-    with pytest.raises(DertsError, match="give fewer"):
-        glyphs(characters=5000, cache=False)
-    with pytest.raises(DertsError, match="at least 3"):
-        glyphs(characters=2)
-    with pytest.raises(DertsError, match="1 or more"):
-        glyphs(images_per_character=0)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"characters": 5000, "cache": False}, "give fewer"),
+        ({"characters": 2}, "at least 3"),
+        ({"images_per_character": 0}, "1 or more"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, int], message: str) -> None:
+    with pytest.raises(DertsError, match=message):
+        glyphs(**arguments)  # type: ignore[arg-type]

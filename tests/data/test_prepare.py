@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from derts.data import find_source, open_store, preparation, prepare, verify_store, worker
+from derts.data import find_source, open_store, prepare, verify_store
 from derts.data.folders import split_by_class
-from derts.data.worker import Done, Job
 from derts.errors import DertsError
 from derts.progress import progress
 
 MakeImages = Callable[..., Path]
+PREPARE, DECODE = sys.modules["derts.data.prepare"], sys.modules["derts.data.decode"]
 
 
 def contents(store: Path) -> dict[str, bytes]:
@@ -32,12 +30,9 @@ def test_split_folders(class_folders: MakeImages, tmp_path: Path) -> None:
     class_folders("source/train", "abcd")
     class_folders("source/valid", "ef")
     class_folders("source/test", "gh", count=2)
-    done = prepare(tmp_path / "source", tmp_path / "store", size=12, workers=1)
-    assert {split: entry.count for split, entry in done.store.splits.items()} == {
-        "train": 16,
-        "val": 8,
-        "test": 4,
-    }
+    done = prepare(tmp_path / "source", tmp_path / "store", size=12)
+    counts = {split: entry.count for split, entry in done.store.splits.items()}
+    assert counts == {"train": 16, "val": 8, "test": 4}
     tables = open_store(tmp_path / "store")
     assert tables["val"].class_names == ("e", "f")
     first = Image.open(tmp_path / "source/train/a/0.png").crop((2, 0, 14, 12))
@@ -49,7 +44,7 @@ def test_one_folder_of_classes_is_split_by_seed(class_folders: MakeImages, tmp_p
     source = class_folders("source", "abcdefghij", count=1)
     names: list[list[tuple[str, ...]]] = []
     for seed in (0, 0, 1):
-        store = prepare(source, tmp_path / f"{len(names)}", size=8, workers=1, seed=seed).store
+        store = prepare(source, tmp_path / f"{len(names)}", size=8, seed=seed).store
         names.append([entry.class_names for entry in store.splits.values()])
     assert names[0] == names[1] != names[2]
     assert sorted(name for split in names[0] for name in split) == list("abcdefghij")
@@ -66,12 +61,6 @@ def test_every_split_gets_a_class(count: int) -> None:
         assert sizes == [64, 16, 20]
 
 
-def test_too_few_classes(class_folders: MakeImages, tmp_path: Path) -> None:
-    with pytest.raises(DertsError, match="2 classes cannot be split"):
-        prepare(class_folders("source", "ab"), tmp_path / "store")
-    assert not (tmp_path / "store.partial").exists()
-
-
 def test_untidy_folders(class_folders: MakeImages, tmp_path: Path) -> None:
     source = class_folders("source", "abc", count=2)
     (source / "ß 日本").mkdir()
@@ -84,30 +73,25 @@ def test_untidy_folders(class_folders: MakeImages, tmp_path: Path) -> None:
     Image.new("L", (9, 9)).save(source / "a" / "deeper" / "still" / "x.png")
     (source / "a" / "deeper" / "loop").symlink_to(source / "a")
     (source / "loop").symlink_to(source)
-    done = prepare(source, tmp_path / "store", size=8, workers=1)
-    tables = open_store(tmp_path / "store")
+    done = prepare(source, tmp_path / "store", size=8)
     counts = {
         name: len(indices)
-        for table in tables.values()
+        for table in open_store(tmp_path / "store").values()
         for name, indices in zip(table.class_names, table.class_indices(), strict=True)
     }
     assert counts == {"a": 3, "b": 2, "c": 2, "ß 日本": 1}
     assert done.notes == ()
 
 
-def break_two(source: Path) -> None:
+def test_broken_images_stop_or_are_left_out(class_folders: MakeImages, tmp_path: Path) -> None:
+    source = class_folders("source", "abc")
     (source / "a" / "1.png").write_bytes(b"")
     whole = (source / "b" / "2.png").read_bytes()
     (source / "b" / "2.png").write_bytes(whole[: len(whole) // 2])
-
-
-def test_broken_images_stop_or_are_left_out(class_folders: MakeImages, tmp_path: Path) -> None:
-    source = class_folders("source", "abc")
-    break_two(source)
     with pytest.raises(DertsError, match=r"^2 of the images cannot be read, the first is .*png"):
-        prepare(source, tmp_path / "store", size=8, workers=1)
+        prepare(source, tmp_path / "store", size=8)
     assert not (tmp_path / "store").exists()
-    done = prepare(source, tmp_path / "store", size=8, workers=1, skip_broken=True)
+    done = prepare(source, tmp_path / "store", size=8, skip_broken=True)
     assert done.resumed_images == 12
     assert "left out 2 broken images" in done.notes[1]
     assert done.store.left_out == 2
@@ -116,7 +100,7 @@ def test_broken_images_stop_or_are_left_out(class_folders: MakeImages, tmp_path:
     clean = class_folders("clean", "abc")
     for name in ("a/1.png", "b/2.png"):
         (clean / name).unlink()
-    prepare(clean, tmp_path / "clean store", size=8, workers=1)
+    prepare(clean, tmp_path / "clean store", size=8)
     left, right = contents(tmp_path / "store"), contents(tmp_path / "clean store")
     assert [left[n] == right[n] for n in left] == [n != "store.json" for n in left]
 
@@ -132,106 +116,82 @@ def test_class_of_broken_images_only(class_folders: MakeImages, tmp_path: Path) 
         prepare(tmp_path / "source", tmp_path / "other", size=8, skip_broken=True)
 
 
-def test_huge_image_counts_as_broken(
+def test_huge_images_and_postscript_count_as_broken(
     class_folders: MakeImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = class_folders("source", "abc", count=1)
+    Image.new("RGB", (9, 9)).save(source / "b" / "0.png", "EPS")
+    with pytest.raises(DertsError, match=r"b/0\.png in .*\(not an image of a known format: JPEG"):
+        prepare(source, tmp_path / "store")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 150)
     with pytest.raises(DertsError, match="more pixels than Pillow deems safe"):
-        prepare(source, tmp_path / "store", workers=1)
+        prepare(source, tmp_path / "other")
 
 
-def test_several_processes_give_the_same_bytes(class_folders: MakeImages, tmp_path: Path) -> None:
+def test_several_threads_give_the_same_bytes(class_folders: MakeImages, tmp_path: Path) -> None:
     source = class_folders("source", "abcdef", count=60)
     prepare(source, tmp_path / "one", size=8, workers=1)
-    prepare(source, tmp_path / "two", size=8, workers=2, progress=progress)
+    prepare(source, tmp_path / "two", size=8, workers=3, progress=progress)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
-def stop_after(count: int, error: BaseException) -> Callable[[Iterable[Job], int], Iterator[Done]]:
-    def run(jobs: Iterable[Job], workers: int) -> Iterator[Done]:
-        for number, job in enumerate(jobs):
-            if number == count:
-                raise error
-            yield worker.run_job(job)
-
-    return run
-
-
 @pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "_CHUNK", 4)
+def interrupted(
+    class_folders: MakeImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Path]:
+    """A source of 42 images whose preparation stopped by an error after some of them."""
+    monkeypatch.setattr(DECODE, "_STEP", 4)
+
+    def make(destination: str, error: BaseException) -> Path:
+        source = class_folders(f"{destination} source", "abcdef", count=7)
+        decode, calls = DECODE.decode, iter(range(100))
+
+        def fail(*arguments: Any) -> Any:
+            if next(calls) == 20:
+                raise error
+            return decode(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(DECODE, "decode", fail)
+            with pytest.raises((type(error), DertsError), match=r"full|^$"):
+                prepare(source, tmp_path / destination, size=8, workers=1)
+        assert not (tmp_path / destination).exists()
+        return source
+
+    return make
 
 
-@pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize(
-    ("error", "raised"),
-    [
-        (KeyboardInterrupt(), KeyboardInterrupt),
-        (OSError(errno.ENOSPC, "No space left on device"), DertsError),
-    ],
-)
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left")])
+@pytest.mark.parametrize("harm", ["none", "line cut short", "pixels without line", "pixels lost"])
 def test_resumes_to_the_same_bytes(
-    class_folders: MakeImages,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: BaseException,
-    raised: type[BaseException],
+    error: BaseException, harm: str, interrupted: Callable[..., Path], tmp_path: Path
 ) -> None:
-    source = class_folders("source", "abcdef", count=7)
-    prepare(source, tmp_path / "whole", size=8, workers=1)
-    with monkeypatch.context() as patch:
-        patch.setattr(preparation, "run_jobs", stop_after(5, error))
-        with pytest.raises(raised, match="full" if raised is DertsError else None):
-            prepare(source, tmp_path / "store", size=8, workers=1)
-    assert not (tmp_path / "store").exists()
-    with (tmp_path / "store.partial" / "journal").open("a") as journal:
-        journal.write('["train", 99')  # as a crash in the middle of a line leaves it
-    done = prepare(source, tmp_path / "store", size=8, workers=1)
-    assert 0 < done.resumed_images < 42
-    assert done.notes == (f"continued: {done.resumed_images} images were done before",)
+    source = interrupted("store", error)
+    if harm == "line cut short":
+        with (tmp_path / "store.partial" / "journal").open("a") as journal:
+            journal.write('["train", 99')
+    elif harm != "none":
+        with (tmp_path / "store.partial" / "train.npy").open("ab") as pixels:
+            pixels.truncate(300) if harm == "pixels lost" else pixels.write(b"12345")
+    done = prepare(source, tmp_path / "store", size=8)
+    if harm == "pixels lost":
+        assert done.resumed_images == 0
+    else:
+        assert 0 < done.resumed_images <= 20
+        assert done.notes == (f"continued: {done.resumed_images} images were done before",)
+    prepare(source, tmp_path / "whole", size=8)
     assert contents(tmp_path / "store") == contents(tmp_path / "whole")
 
 
-@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("change", ["size", "image"])
 def test_other_settings_or_images_start_over(
-    class_folders: MakeImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    change: str, interrupted: Callable[..., Path], tmp_path: Path
 ) -> None:
-    source = class_folders("source", "abcdef", count=7)
-    for change in ("size", "image"):
-        with monkeypatch.context() as patch:
-            patch.setattr(preparation, "run_jobs", stop_after(5, KeyboardInterrupt()))
-            with pytest.raises(KeyboardInterrupt):
-                prepare(source, tmp_path / change, size=8, workers=1)
-        if change == "image":
-            (source / "a" / "0.png").unlink()
-        size = 10 if change == "size" else 8
-        assert prepare(source, tmp_path / change, size=size, workers=1).resumed_images == 0
-        verify_store(tmp_path / change)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send there")
-def test_control_c_ends_workers_and_can_go_on(class_folders: MakeImages, tmp_path: Path) -> None:
-    source = class_folders("source", "abc", count=250)
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import signal, sys\nfrom derts.data import prepare\nif __name__ == '__main__':\n"
-        "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "    prepare(sys.argv[1], sys.argv[2], size=400, workers=2)\n"
-    )
-    command = [sys.executable, str(script), str(source), str(tmp_path / "store")]
-    child = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
-    journal = tmp_path / "store.partial" / "journal"
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and child.poll() is None:
-        if journal.exists() and journal.read_bytes().count(b"\n") > 2:
-            break
-        time.sleep(0.01)
-    os.killpg(child.pid, signal.SIGINT)
-    child.wait(timeout=10)
-    assert not (tmp_path / "store").exists(), "it finished before it was interrupted"
-    done = prepare(source, tmp_path / "store", size=400, workers=1)
-    assert done.resumed_images > 0
+    source = interrupted("store", KeyboardInterrupt())
+    if change == "image":
+        (source / "a" / "0.png").unlink()
+    size = 10 if change == "size" else 8
+    assert prepare(source, tmp_path / "store", size=size).resumed_images == 0
     verify_store(tmp_path / "store")
 
 
@@ -239,32 +199,38 @@ def test_destination_that_is_taken(class_folders: MakeImages, tmp_path: Path) ->
     source = class_folders("source", "abc")
     store = tmp_path / "store"
     store.mkdir()  # an empty folder is free
-    prepare(source, store, size=8, workers=1)
-    assert prepare(source, store, size=8, workers=1).notes == ("it is prepared already",)
+    prepare(source, store, size=8)
+    assert prepare(source, store, size=8).notes == ("it is prepared already",)
     with pytest.raises(DertsError, match="--overwrite"):
-        prepare(source, store, size=9, workers=1)
+        prepare(source, store, size=9)
     assert not (tmp_path / "store.partial").exists()
-    prepare(source, store, size=9, workers=1, overwrite=True)
-    assert open_store(store)["train"].image_shape == (9, 9, 3)
+    prepare(source, store, size=9, overwrite=True, grayscale=True)
+    assert open_store(store)["train"].image_shape == (9, 9, 1)
     with pytest.raises(DertsError, match="is no store"):
         prepare(source, class_folders("other"), overwrite=True)
     with pytest.raises(DertsError, match="inside the source"):
         prepare(source, source / "store")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DertsError, match=r"cannot write .*file"):
+        prepare(source, tmp_path / "file" / "store")
 
 
-def test_grayscale(class_folders: MakeImages, tmp_path: Path) -> None:
-    prepare(class_folders("source"), tmp_path / "store", size=8, grayscale=True, workers=1)
-    assert open_store(tmp_path / "store")["train"].image_shape == (8, 8, 1)
-
-
-def test_bad_arguments(class_folders: MakeImages, tmp_path: Path) -> None:
-    source = class_folders("source")
-    with pytest.raises(DertsError, match="size 0"):
-        prepare(source, tmp_path / "store", size=0)
-    with pytest.raises(DertsError, match="workers -1"):
-        prepare(source, tmp_path / "store", workers=-1)
-    with pytest.raises(DertsError, match="sum to 1"):
-        prepare(source, tmp_path / "store", split_fractions=(0.5, 0.1, 0.1))
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"size": 0}, "size 0"),
+        ({"workers": -1}, "workers -1"),
+        ({"min_images": 0}, "min_images 0"),
+        ({"split_fractions": (0.5, 0.1, 0.1)}, "sum to 1"),
+        ({"min_images": 3}, "0 classes cannot be split"),
+    ],
+)
+def test_bad_arguments(
+    arguments: dict[str, Any], message: str, class_folders: MakeImages, tmp_path: Path
+) -> None:
+    with pytest.raises(DertsError, match=message):
+        prepare(class_folders("source", count=2), tmp_path / "store", **arguments)
+    assert not (tmp_path / "store.partial").exists()
 
 
 def test_nothing_that_fits(tmp_path: Path) -> None:
@@ -282,42 +248,17 @@ def test_forbidden_destination(class_folders: MakeImages, tmp_path: Path) -> Non
         prepare(class_folders("source"), closed / "store")
 
 
-def test_destination_below_a_file(class_folders: MakeImages, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DertsError, match=r"cannot write .*file"):
-        prepare(class_folders("source"), tmp_path / "file" / "store")
-
-
-def test_script_without_a_main_guard(class_folders: MakeImages, tmp_path: Path) -> None:
-    source = class_folders("source", "abc", count=100)
-    script = tmp_path / "script.py"
-    script.write_text(
-        "from derts.data import prepare\n"
-        f"prepare({str(source)!r}, {str(tmp_path / 'x')!r}, workers=2)\n"
-    )
-    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
-    assert "DertsError: a worker process ended unexpectedly: in a script, call" in ended.stderr
-
-
 @pytest.mark.parametrize("splits", [False, True])
 def test_small_classes_are_left_out(
     splits: bool, class_folders: MakeImages, tmp_path: Path
 ) -> None:
-    source = class_folders("source", "abcdef", count=5)
-    if splits:
-        (tmp_path / "split").mkdir()
-        source = source.rename(tmp_path / "split" / "train").parent
-    inner = source / "train" if splits else source
+    folder = class_folders("source/train" if splits else "source", "abcdef", count=5)
     for name in ("1.png", "2.png"):
-        (inner / "c" / name).unlink()
-    done = prepare(source, tmp_path / "store", size=8, workers=1, min_images=5)
-    names = {
-        name for table in open_store(tmp_path / "store").values() for name in table.class_names
-    }
+        (folder / "c" / name).unlink()
+    done = prepare(tmp_path / "source", tmp_path / "store", size=8, min_images=5)
+    names = {n for table in open_store(tmp_path / "store").values() for n in table.class_names}
     assert names == set("abdef")
     assert done.notes == ("left out 1 classes with fewer than 5 images: c",)
-    with pytest.raises(DertsError, match="min_images 0"):
-        prepare(source, tmp_path / "other", min_images=0)
     with pytest.raises(DertsError, match=r"classes cannot be split|no class folder with 6 images"):
-        prepare(source, tmp_path / "other", min_images=6)
+        prepare(tmp_path / "source", tmp_path / "other", min_images=6)
     assert not (tmp_path / "other.partial").exists()

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from derts.data.pickled_array import PickledArray
-from derts.data.safe_pickle import load_pickle
+from derts.data.safe_pickle import PickledArray, load_pickle
 from derts.errors import DertsError
 
 PROTOCOLS = range(2, pickle.HIGHEST_PROTOCOL + 1)

@@ -45,7 +45,7 @@ def test_any_indices_come_out_right_expected_or_not(letters: Tables) -> None:
 def test_training_from_streamed_images_gives_the_same_weights_and_is_prefetched(
     strategy: str, letters: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rounds = {"warmup": 2, "pool": 20, "ratio": 0.6, "selects": "always", "drop_score": "none"}
+    rounds = {"warmup": 2, "pool": 20, "ratio": 0.6, "select": "greedy", "drop": "none"}
     config = with_values(SMALL, {"strategy": {"name": strategy, **rounds}}, "test")
     plain = Trainer(config, letters)
     plain.train()

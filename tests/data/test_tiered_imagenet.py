@@ -57,7 +57,7 @@ def test_png_pickles(tmp_path: Path, protocol: int, kind: str) -> None:
     (tmp_path / "train_images_png.pkl").write_bytes(pickle.dumps(images, protocol=protocol))
     write_labels(tmp_path, labels, protocol)
     assert find_source(tmp_path).kind == "tiered-ImageNet"
-    prepare(tmp_path, tmp_path / "store", workers=1)
+    prepare(tmp_path, tmp_path / "store")
     table = open_store(tmp_path / "store")["train"]
     expected = pixels()
     expected[1] = 0
@@ -68,10 +68,10 @@ def test_png_pickles(tmp_path: Path, protocol: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_npz_is_turned_from_blue_first(tmp_path: Path, save: Any) -> None:
+def test_npz_with_blue_first(tmp_path: Path, save: Any) -> None:
     save(tmp_path / "train_images.npz", images=pixels()[..., ::-1])
     write_labels(tmp_path, {"labels": [3, 3, 3, 4, 4, 4]})
-    prepare(tmp_path, tmp_path / "store", workers=1)
+    prepare(tmp_path, tmp_path / "store")
     table = open_store(tmp_path / "store")["train"]
     np.testing.assert_array_equal(table.images.numpy(), pixels())
     assert table.class_names == ("3", "4")
@@ -85,6 +85,9 @@ def test_npz_is_turned_from_blue_first(tmp_path: Path, save: Any) -> None:
         ([1], "no dictionary"),
         ({"labels": [1, 2]}, "6 images but 2 labels"),
         ({"labels": ["a"] * 6}, "no list of whole numbers"),
+        ({"labels": [[1], [2, 3]]}, "no list of whole numbers"),
+        ({"labels": 7}, "for a list"),
+        ({**LABELS, "label_general": [-1] * 6}, "no text for every label"),
         ({**LABELS, "label_specific_str": ["n0"]}, "no text for every label"),
     ],
 )
@@ -104,10 +107,11 @@ def test_missing_labels_and_odd_images(tmp_path: Path) -> None:
         prepare(tmp_path, tmp_path / "store")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 @pytest.mark.parametrize("kind", ["pickle", "npz"])
 def test_memory_stays_far_below_the_data(tmp_path: Path, kind: str) -> None:
-    """240 MB of images are listed, and a chunk read, within 60 MB."""
+    """240 MB of images are listed, and 128 of them read, within 60 MB."""
     count = 12_000
     image = png(pixels()[0])
     labels = {"labels": np.zeros(count, dtype=np.int64)}
@@ -124,7 +128,7 @@ def test_memory_stays_far_below_the_data(tmp_path: Path, kind: str) -> None:
     write_labels(tmp_path, labels)
     script = (
         "import sys, pathlib\n"
-        "from derts.data.source import Listing\n"
+        "from derts.data.sources import Listing\n"
         "from derts.data.find import find_source\n"
         "def peak():\n"
         "    lines = open('/proc/self/status').read().splitlines()\n"

@@ -9,12 +9,13 @@ from typing import Annotated
 
 import tyro
 
-from derts.commands.parse import parse, unset
+from derts.commands.parse import parse
 
 PREPARE = """Decode a data set's images once into a store that opens at once.
 
 SOURCE is found out by looking: folders of classes (with or without train/ val/ test/),
-mini-ImageNet (images/ with CSVs, the cache pickles, JPEG packs), tiered-ImageNet (pickles, npz).
+mini-ImageNet (images/ with CSVs, the cache pickles), tiered-ImageNet (pickles, npz), and .npz
+packs of JPEG files of either.
 An interrupted run continues where it stopped.
 
 Examples:
@@ -43,12 +44,12 @@ class PrepareOptions:
     """A data set on disk."""
     destination: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DEST")]
     """Folder to write."""
-    size: Annotated[int | None, unset("INT")] = None
-    """Side of the square images (default 84)."""
+    size: int = 84
+    """Side of the square images."""
     grayscale: bool = False
     """One channel instead of three."""
     workers: int = 0
-    """Processes that decode (0: one per core)."""
+    """Threads that decode (0: one per core)."""
     skip_broken: bool = False
     """Leave out images that cannot be read instead of stopping."""
     overwrite: bool = False

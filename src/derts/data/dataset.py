@@ -1,4 +1,4 @@
-"""Any torch Dataset of (image, label) as an ImageTable."""
+"""Any torch or Hugging Face dataset of images with labels as an ImageTable."""
 
 from __future__ import annotations
 

@@ -1,21 +1,34 @@
-"""From the bytes of one image to uint8 pixels of the wanted size.
-
-Worker processes import this module, so it must not import torch.
-"""
+"""From encoded images to uint8 pixels of the wanted size: the one place that opens images."""
 
 from __future__ import annotations
 
+import errno
 import io
 import warnings
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-Pixels = NDArray[np.uint8]
+from derts.errors import DISK_FULL
 
+if TYPE_CHECKING:
+    from derts.data.sources import FileImages, PackedImages
+
+Pixels = NDArray[np.uint8]
+Broken = tuple[int, str, str]
+"""The index, the name and what is wrong, of an image that cannot be read."""
+
+# Pillow knows more, and hands some of them to other programs: PostScript to Ghostscript.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+_STEP = 128  # images that a thread decodes at a time
+_TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 _ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 
 
@@ -29,6 +42,11 @@ def strict_pillow() -> Iterator[None]:
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield
+
+
+def open_image(file: IO[bytes] | Path) -> Image.Image:
+    """An image file of one of FORMATS, opened by Pillow, its pixels not read yet."""
+    return Image.open(file, formats=FORMATS)
 
 
 def decode(content: bytes | Pixels, size: int, channels: int) -> Pixels:
@@ -50,7 +68,7 @@ def decode(content: bytes | Pixels, size: int, channels: int) -> Pixels:
         content = np.ascontiguousarray(content)
         image = Image.fromarray(content[..., 0] if content.shape[2:] == (1,) else content)
     else:
-        image = Image.open(io.BytesIO(content))
+        image = open_image(io.BytesIO(content))
         # A JPEG can be decoded at a fraction of its size; twice the wanted one loses nothing.
         image.draft(None, (2 * size, 2 * size))
         image = _upright(image)
@@ -77,10 +95,9 @@ def fit(image: Image.Image, size: int, channels: int) -> Pixels:
 
 def _upright(image: Image.Image) -> Image.Image:
     try:
-        rotated = ImageOps.exif_transpose(image)
+        return ImageOps.exif_transpose(image)
     except (SyntaxError, ValueError, TypeError, KeyError, IndexError, ZeroDivisionError):
         return image  # a damaged EXIF block says nothing about the pixels
-    return rotated
 
 
 def _plain(image: Image.Image, mode: str) -> Image.Image:
@@ -97,3 +114,54 @@ def _plain(image: Image.Image, mode: str) -> Image.Image:
         white = Image.new("RGBA", image.size, (255, 255, 255, 255))
         image = Image.alpha_composite(white, image)
     return image if image.mode == mode else image.convert(mode)
+
+
+def decode_all(
+    images: FileImages | PackedImages, start: int, size: int, channels: int, workers: int
+) -> Iterator[tuple[int, Pixels, list[Broken]]]:
+    """Decode images from `start` on, several ranges of them at a time, in order.
+
+    For each range: how many images it has, the pixels uint8 [n, size, size, channels] of those
+    that can be read, and the others. Call it inside of strict_pillow.
+    """
+    # Few enough at a time that a thread's pixels stay below 32 MB.
+    step = max(1, min(_STEP, 32_000_000 // (size * size * channels)))
+    waiting: deque[Future[tuple[int, Pixels, list[Broken]]]] = deque()
+    pool = ThreadPoolExecutor(workers, "decode")  # Pillow decodes outside of Python's lock
+    try:
+        for first in range(start, len(images), step):
+            indices = range(first, min(first + step, len(images)))
+            waiting.append(pool.submit(_decode_range, images, indices, size, channels))
+            if len(waiting) > 2 * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _decode_range(
+    images: FileImages | PackedImages, indices: range, size: int, channels: int
+) -> tuple[int, Pixels, list[Broken]]:
+    pixels = np.empty((len(indices), size, size, channels), dtype=np.uint8)
+    broken: list[Broken] = []
+    for index in indices:
+        try:
+            content = images.read(index)
+            if len(content) == 0:
+                raise ValueError("empty file")
+            pixels[index - indices.start - len(broken)] = decode(content, size, channels)
+        except Exception as error:  # whatever Pillow raises, but not what the disk does
+            if isinstance(error, OSError) and error.errno in (*DISK_FULL, *_TOO_MANY_FILES):
+                raise
+            broken.append((index, images.name(index), _reason(error)))
+    return len(indices), pixels[: len(indices) - len(broken)], broken
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if "DecompressionBomb" in type(error).__name__:
+        return "more pixels than Pillow deems safe"
+    if "cannot identify" in text:
+        return f"not an image of a known format: {', '.join(FORMATS)}"
+    return text[:120]

@@ -1,18 +1,60 @@
-"""Which kind of source a folder is, found out by looking."""
+"""What a name or a folder is: the built-in glyphs, a prepared store, or a known data set."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from derts.data import folders, mini_imagenet, tiered_imagenet
-from derts.data.source import Source
+import torch
+
+from derts.data import folders, mini_imagenet, packs, tiered_imagenet
+from derts.data.glyphs import glyphs
+from derts.data.sources import Source
+from derts.data.store import open_store
+from derts.data.table import ImageTable
 from derts.errors import DertsError
 
 _ACCEPTED = (
     "train/ val/ test/ with a folder per class; one folder of class folders; mini-ImageNet as "
     "images/ with train.csv, as mini-imagenet-cache-train.pkl or as train_0.npz packs; "
-    "tiered-ImageNet as train_images_png.pkl or train_images.npz with train_labels.pkl"
+    "tiered-ImageNet as train_images_png.pkl or train_images.npz with train_labels.pkl, or as "
+    "train.npz packs"
 )
+
+
+def open_data(
+    source: str | Path, *, device: torch.device | str | None = None
+) -> dict[str, ImageTable]:
+    """The splits of "glyphs" or of a prepared store, their images moved to `device` if given.
+
+    "glyphs-120x20" are 120 of the characters with 20 images each.
+
+    A store's images uint8 [n, height, width, channels] stay on disk unless a device is given.
+
+    >>> open_data("no-such-store")
+    Traceback (most recent call last):
+    derts.errors.DertsError: no-such-store does not exist: ... or "glyphs"
+    """
+    sizes = re.fullmatch(r"glyphs-(\d+)x(\d+)", str(source))
+    if source == "glyphs":
+        tables = glyphs()
+    elif sizes and not Path(source).exists():
+        tables = glyphs(characters=int(sizes[1]), images_per_character=int(sizes[2]))
+    elif (Path(source) / "store.json").is_file():
+        tables = open_store(source)
+    elif not Path(source).exists():
+        raise DertsError(
+            f'{source} does not exist: give the folder of a prepared store, or "glyphs"'
+        )
+    else:
+        kind = find_source(source).kind
+        raise DertsError(
+            f"{source} is a data set that is not prepared yet ({kind}): "
+            f"run derts data prepare {source} DEST first, and open DEST"
+        )
+    if device is None:
+        return tables
+    return {split: table.to(device) for split, table in tables.items()}
 
 
 def find_source(path: Path | str) -> Source:
@@ -30,7 +72,12 @@ def find_source(path: Path | str) -> Source:
     if (path / "store.json").is_file():
         raise DertsError(f"{path} is a prepared store already: use it as it is")
     try:
-        for detect in (mini_imagenet.detect, tiered_imagenet.detect, folders.detect):
+        for detect in (
+            packs.detect,
+            mini_imagenet.detect,
+            tiered_imagenet.detect,
+            folders.detect,
+        ):
             source = detect(path)
             if source is not None:
                 return source

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from derts.data.source import SPLITS, FileImages, Listing, Source, Split
+from derts.data.sources import SPLITS, FileImages, ListedSplit, Listing, Source
 from derts.errors import DertsError
 
 _SPLIT_NAMES = {
@@ -66,8 +66,8 @@ def split_by_class(
     return chosen
 
 
-def _list_splits(folders: dict[str, Path], listing: Listing) -> dict[str, Split]:
-    splits: dict[str, Split] = {}
+def _list_splits(folders: dict[str, Path], listing: Listing) -> dict[str, ListedSplit]:
+    splits: dict[str, ListedSplit] = {}
     for split, folder in folders.items():
         found = _list_classes(folder, listing)
         if not found:
@@ -79,7 +79,7 @@ def _list_splits(folders: dict[str, Path], listing: Listing) -> dict[str, Split]
     return splits
 
 
-def _split_classes(folder: Path, listing: Listing) -> dict[str, Split]:
+def _split_classes(folder: Path, listing: Listing) -> dict[str, ListedSplit]:
     found = _list_classes(folder, listing)
     chosen = split_by_class(sorted(found), listing.split_fractions, listing.seed)
     return {
@@ -88,13 +88,13 @@ def _split_classes(folder: Path, listing: Listing) -> dict[str, Split]:
     }
 
 
-def _as_split(folder: Path, classes: dict[str, list[tuple[str, int]]]) -> Split:
+def _as_split(folder: Path, classes: dict[str, list[tuple[str, int]]]) -> ListedSplit:
     files = [file for class_files in classes.values() for file in class_files]
     labels = np.repeat(np.arange(len(classes)), [len(files) for files in classes.values()])
     images = FileImages(
         str(folder), tuple(name for name, _ in files), tuple(size for _, size in files)
     )
-    return Split(tuple(classes), labels.astype(np.int64), images)
+    return ListedSplit(tuple(classes), labels.astype(np.int64), images)
 
 
 def _list_classes(folder: Path, listing: Listing) -> dict[str, list[tuple[str, int]]]:

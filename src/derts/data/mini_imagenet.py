@@ -1,4 +1,4 @@
-"""mini-ImageNet as it is usually handed on: csv lists with images/, pickles, or JPEG packs."""
+"""mini-ImageNet as it is usually handed on: csv lists with images/, or pickles."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from derts.data.flat_file import npz_member, pickled_array, read_npz
-from derts.data.pickled_array import PickledArray
-from derts.data.safe_pickle import load_pickle
-from derts.data.source import (
+from derts.data.safe_pickle import PickledArray, as_list, as_text, load_fields
+from derts.data.sources import (
     SPLITS,
     FileImages,
+    ListedSplit,
     Listing,
-    PackedImages,
     Source,
-    Split,
     check_counts,
     number_labels,
 )
@@ -36,11 +31,8 @@ _PICKLE_NAMES = {
 
 
 def detect(path: Path) -> Source | None:
-    """The source in `path` or in its folder mini-imagenet, if one of the three forms is there."""
+    """The source in `path` or in its folder mini-imagenet, if one of the two forms is there."""
     for folder in (path, path / "mini-imagenet"):
-        packs = {split: _packs(folder, split) for split in SPLITS if _packs(folder, split)}
-        if packs:
-            return Source("mini-ImageNet packs", folder, partial(_list_packs, packs))
         pickles = {
             split: folder / name
             for split, names in _PICKLE_NAMES.items()
@@ -49,70 +41,19 @@ def detect(path: Path) -> Source | None:
         }
         if pickles:
             return Source("mini-ImageNet pickles", folder, partial(_list_pickles, pickles))
-        tables = {split: folder / f"{split}.csv" for split in SPLITS}
-        tables = {split: table for split, table in tables.items() if table.is_file()}
+        tables = {s: folder / f"{s}.csv" for s in SPLITS if (folder / f"{s}.csv").is_file()}
         if tables and (folder / "images").is_dir():
             return Source("mini-ImageNet csv", folder, partial(_list_csv, tables))
     return None
 
 
-def _packs(folder: Path, split: str) -> list[Path]:
-    numbered = folder.glob(f"{split}_[0-9]*.npz")
-    whole = folder / f"{split}.npz"
-    return sorted(numbered, key=lambda path: (len(path.name), path.name)) or (
-        [whole] if whole.is_file() else []
-    )
-
-
-def _list_packs(packs: dict[str, list[Path]], listing: Listing) -> dict[str, Split]:
-    return {split: _list_pack(split, paths, listing.scratch) for split, paths in packs.items()}
-
-
-def _list_pack(split: str, paths: list[Path], scratch: Path) -> Split:
-    files, starts, lengths, names = [], [], [], []
-    flat_paths = []
-    for number, path in enumerate(paths):
-        data = npz_member(path, "data", scratch)
-        offsets, labels, class_names = read_npz(path, "offsets", "labels", "class_names")
-        check_counts(split, len(offsets) - 1, len(labels), f"download {path.name} again")
-        if not _valid_offsets(offsets, data.shape) or not _valid_labels(labels, len(class_names)):
-            raise DertsError(
-                f"{path} has offsets or labels out of range: it is damaged, download it again"
-            )
-        flat_paths.append(data.path)
-        files.append(np.full(len(labels), number, dtype=np.int64))
-        starts.append(data.offset + offsets[:-1].astype(np.int64))
-        lengths.append(np.diff(offsets).astype(np.int64))
-        names += [str(name) for name in class_names[labels].tolist()]
-    images = PackedImages(
-        tuple(flat_paths), np.concatenate(files), np.concatenate(starts), np.concatenate(lengths)
-    )
-    return Split(*number_labels(names), images)
-
-
-def _valid_offsets(offsets: Any, shape: tuple[int, ...]) -> bool:
-    return bool(
-        len(shape) == 1
-        and offsets.dtype.kind in "iu"
-        and offsets[0] == 0
-        and offsets[-1] == shape[0]
-        and (np.diff(offsets) >= 0).all()
-    )
-
-
-def _valid_labels(labels: Any, classes: int) -> bool:
-    if labels.dtype.kind not in "iu" or labels.ndim != 1:
-        return False
-    return len(labels) == 0 or bool(labels.min() >= 0 and labels.max() < classes)
-
-
-def _list_csv(tables: dict[str, Path], listing: Listing) -> dict[str, Split]:
+def _list_csv(tables: dict[str, Path], listing: Listing) -> dict[str, ListedSplit]:
     folder = next(iter(tables.values())).parent / "images"
     sizes = {entry.name: entry.stat().st_size for entry in os.scandir(folder) if entry.is_file()}
     return {split: _list_table(table, folder, sizes) for split, table in tables.items()}
 
 
-def _list_table(table: Path, folder: Path, sizes: dict[str, int]) -> Split:
+def _list_table(table: Path, folder: Path, sizes: dict[str, int]) -> ListedSplit:
     try:
         with table.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
@@ -121,85 +62,71 @@ def _list_table(table: Path, folder: Path, sizes: dict[str, int]) -> Split:
     if not rows or not {"filename", "label"} <= rows[0].keys():
         raise DertsError(f"{table} must have a header filename,label and a row per image: add them")
     names = [str(row["filename"] or "") for row in rows]
-    missing = []
-    for name in names:
-        if "\0" in name:
-            missing.append(name)
-        elif name not in sizes:
-            path = folder / name
-            if not path.resolve().is_relative_to(folder.resolve()):
-                raise DertsError(
-                    f"{table} names {name!r}, which is outside of {folder.name}/: remove that row"
-                )
-            if not name or not path.is_file():
-                missing.append(name)
-            else:
-                sizes[name] = path.stat().st_size
+    missing = [name for name in names if not _is_inside(name, table, folder, sizes)]
     if missing:
         raise DertsError(
             f"{len(missing):,} of {len(rows):,} images named in {table} are not in "
             f"{folder.name}/, the first is {missing[0]!r}: download them, or remove those rows"
         )
     images = FileImages(str(folder), tuple(names), tuple(sizes[name] for name in names))
-    return Split(*number_labels([str(row["label"]) for row in rows]), images)
+    return ListedSplit(*number_labels([str(row["label"]) for row in rows]), images)
 
 
-def _list_pickles(pickles: dict[str, Path], listing: Listing) -> dict[str, Split]:
+def _is_inside(name: str, table: Path, folder: Path, sizes: dict[str, int]) -> bool:
+    """Whether a named image is there (its size is then known); an error if it is elsewhere."""
+    if name in sizes:
+        return True
+    if not name or "\0" in name:
+        return False
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise DertsError(
+            f"{table} names {name!r}, which is outside of {folder.name}/: remove that row"
+        )
+    if path.is_file():
+        sizes[name] = path.stat().st_size
+    return name in sizes
+
+
+def _list_pickles(pickles: dict[str, Path], listing: Listing) -> dict[str, ListedSplit]:
     return {split: _list_pickle(split, path, listing.scratch) for split, path in pickles.items()}
 
 
-def _list_pickle(split: str, path: Path, scratch: Path) -> Split:
-    content = load_pickle(path)
-    content = {_text(key): value for key, value in content.items()} if _is_dict(content) else {}
-    pixels = content.get("image_data", content.get("data"))
-    if not isinstance(pixels, PickledArray) or not {"class_dict", "labels"} & content.keys():
-        held = ", ".join(content) or "no dictionary"
+def _list_pickle(split: str, path: Path, scratch: Path) -> ListedSplit:
+    fields = load_fields(path)
+    pixels = fields.get("image_data", fields.get("data"))
+    if not isinstance(pixels, PickledArray) or not {"class_dict", "labels"} & fields.keys():
+        held = ", ".join(fields) or "no dictionary"
         raise DertsError(
             f"{path} must hold image_data with class_dict, or data with labels, but holds {held}: "
             "use another distribution of mini-ImageNet"
         )
-    images = pickled_array(path, pixels, scratch).images()
-    if "class_dict" in content:
-        names = _names_of_class_dict(path, content["class_dict"], len(images))
+    images = pixels.flat(path, scratch).images()
+    if "class_dict" in fields:
+        names = _names_of_class_dict(path, fields["class_dict"], len(images))
     else:
-        names = [_text(label) for label in _plain_list(path, content["labels"])]
-        known = content.get("catname2label")
+        names = [as_text(label, path) for label in as_list(fields["labels"], path)]
+        known = fields.get("catname2label")
         if isinstance(known, dict):
-            name_of = {_text(number): _text(name) for name, number in known.items()}
+            name_of = {as_text(number, path): as_text(name, path) for name, number in known.items()}
             names = [name_of.get(name, name) for name in names]
     check_counts(split, len(images), len(names), f"download {path.name} again")
-    return Split(*number_labels(names), images)
+    return ListedSplit(*number_labels(names), images)
 
 
 def _names_of_class_dict(path: Path, class_dict: Any, count: int) -> list[str]:
-    names: list[str | None] = [None] * count
-    for name, indices in class_dict.items() if _is_dict(class_dict) else ():
-        for index in _plain_list(path, indices):
-            if not isinstance(index, int) or not 0 <= index < count:
+    """The class of each of `count` images, of a dictionary of class name to image numbers."""
+    name_of: dict[int, str] = {}
+    for name, numbers in class_dict.items() if isinstance(class_dict, dict) else ():
+        for number in as_list(numbers, path):
+            if not isinstance(number, int) or not 0 <= number < count:
                 raise DertsError(
-                    f"{path}: class_dict names image {index!r} of {count}: download it again"
+                    f"{path}: class_dict names image {number!r} of {count}: download it again"
                 )
-            names[index] = _text(name)
-    found = [name for name in names if name is not None]
-    if len(found) < count:
+            name_of[number] = as_text(name, path)
+    if len(name_of) < count:
         raise DertsError(
-            f"{path}: {count - len(found):,} images are in no class of class_dict: "
+            f"{path}: {count - len(name_of):,} images are in no class of class_dict: "
             "download it again"
         )
-    return found
-
-
-def _plain_list(path: Path, values: Any) -> list[Any]:
-    if isinstance(values, PickledArray):
-        if isinstance(values.values, list):
-            return values.values
-        return list(values.numpy(path).reshape(-1).tolist())
-    return list(values)
-
-
-def _is_dict(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _text(value: Any) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+    return [name_of[number] for number in range(count)]

@@ -25,8 +25,8 @@ from derts.progress import Advance, Progress, silent
 
 FORMAT, VERSION = "derts-store", 1
 SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_BLOCK = 16_000_000
 REMAKE = "prepare it again with derts data prepare"
+_BLOCK = 16_000_000
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,42 @@ class SplitEntry:
     def bytes(self) -> int:
         height, width, channels = self.image_shape
         return self.count * height * width * channels
+
+    @property
+    def line(self) -> str:
+        """The split in words, without its name."""
+        shape = "×".join(map(str, self.image_shape))
+        each = "–".join(map(str, sorted(set(self.per_class))))
+        line = f"{self.count:,} images {shape}, {len(self.class_names)} classes of {each}"
+        if self.categories:
+            line += f", {len(set(self.categories))} super-categories"
+        return line
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "count": self.count,
+            "shape": self.image_shape,
+            "sha256": self.sha256,
+            "labels_sha256": self.labels_sha256,
+            "per_class": self.per_class,
+            "classes": self.class_names,
+            "categories": self.categories,
+        }
+
+    @staticmethod
+    def from_json(entry: dict[str, Any]) -> SplitEntry:
+        """The entry; a KeyError, TypeError or ValueError where it is damaged."""
+        height, width, channels = (int(side) for side in entry["shape"])
+        classes = tuple(str(text) for text in entry["classes"])
+        categories = entry["categories"]
+        if categories is not None:
+            categories = tuple(str(text) for text in categories)
+            if len(categories) != len(classes):
+                raise ValueError("categories and classes differ in number")
+        low, high = (int(number) for number in entry["per_class"])
+        digests = str(entry["sha256"]), str(entry["labels_sha256"])
+        shape = (height, width, channels)
+        return SplitEntry(classes, categories, int(entry["count"]), shape, *digests, (low, high))
 
 
 @dataclass(frozen=True)
@@ -66,18 +102,24 @@ class StoreDescription:
         """The description as lines to print."""
         origin = " ".join(self.origin.values())
         found = [f"{self.path}: from {origin}, {self.bytes / 1e6:,.1f} MB"]
-        for split, entry in self.splits.items():
-            low, high = entry.per_class
-            shape = "×".join(map(str, entry.image_shape))
-            each = f"{low}" if low == high else f"{low}–{high}"
-            line = f"{split}: {entry.count:,} images {shape}, {len(entry.class_names)} classes of "
-            line += each
-            if entry.categories:
-                line += f", {len(set(entry.categories))} super-categories"
-            found.append(line)
+        found += [f"{split}: {entry.line}" for split, entry in self.splits.items()]
         if self.left_out:
             found.append(f"left out: {self.left_out:,} broken images")
         return found
+
+    def write(self, folder: Path) -> None:
+        """Write store.json into a folder."""
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "origin": self.origin,
+            "settings": self.settings,
+            "fingerprint": self.fingerprint,
+            "left_out": self.left_out,
+            "splits": {name: entry.as_json() for name, entry in self.splits.items()},
+        }
+        text = json.dumps(content, ensure_ascii=False, indent=1)
+        (folder / "store.json").write_text(text + "\n", encoding="utf-8")
 
 
 def describe_store(path: Path | str) -> StoreDescription:
@@ -99,13 +141,15 @@ def describe_store(path: Path | str) -> StoreDescription:
             f"{REMAKE}"
         )
     try:
-        splits = {name: _parse_entry(name, entry) for name, entry in content["splits"].items()}
+        for name in content["splits"]:
+            if not SPLIT_NAME.fullmatch(name):
+                raise ValueError(f"split name {name!r}")
         return StoreDescription(
             path,
             dict(content["origin"]),
             dict(content["settings"]),
             str(content["fingerprint"]),
-            splits,
+            {name: SplitEntry.from_json(entry) for name, entry in content["splits"].items()},
             int(content["left_out"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -118,7 +162,7 @@ def open_store(path: Path | str) -> dict[str, ImageTable]:
     """Every split as an ImageTable whose images uint8 [n, size, size, channels] stay on disk.
 
     >>> import tempfile, torch
-    >>> from derts.data.write import save_table
+    >>> from derts.data import save_table
     >>> folder = Path(tempfile.mkdtemp()) / "store"
     >>> images = torch.zeros(2, 8, 8, 3, dtype=torch.uint8)
     >>> table = ImageTable(images, torch.tensor([0, 1]), ("a", "b"))
@@ -126,8 +170,21 @@ def open_store(path: Path | str) -> dict[str, ImageTable]:
     >>> open_store(folder)
     {'train': ImageTable(train: 2 images 8×8×3, 2 classes, cpu)}
     """
-    description = describe_store(path)
-    return {name: _open_split(Path(path), name, e) for name, e in description.splits.items()}
+    path, tables = Path(path), {}
+    for name, entry in describe_store(path).splits.items():
+        images = _open_array(path / f"{name}.npy", "|u1", (entry.count, *entry.image_shape))
+        labels = _open_array(path / f"{name}_labels.npy", "<i8", (entry.count,))
+        try:
+            tables[name] = ImageTable(
+                torch.from_numpy(images),
+                torch.from_numpy(np.array(labels)),
+                entry.class_names,
+                name,
+                entry.categories,
+            )
+        except DertsError as error:
+            raise DertsError(f"{path}, split {name!r}: {error}: {REMAKE}") from error
+    return tables
 
 
 def image_names(source: Path | str, split: str) -> list[str] | None:
@@ -145,37 +202,33 @@ def image_names(source: Path | str, split: str) -> list[str] | None:
     return [str(name) for name in found]
 
 
-def verify_store(path: Path | str, progress: Progress | None = None) -> StoreDescription:
+def verify_store(path: Path | str, progress: Progress = silent) -> StoreDescription:
     """Read the whole store and compare it with its checksums; an error names what differs."""
     path = Path(path)
     description = describe_store(path)
     tables = open_store(path)
-    show = silent if progress is None else progress
-    with show("verifying", total=description.bytes // 1_000_000, unit="MB") as advance:
+    with progress("verifying", total=description.bytes // 1_000_000, unit="MB") as advance:
         for name, entry in description.splits.items():
-            pixels = data_digest(path / f"{name}.npy", advance)
-            labels = data_digest(path / f"{name}_labels.npy")
-            for file, found, wanted in (
-                (f"{name}.npy", pixels, entry.sha256),
-                (f"{name}_labels.npy", labels, entry.labels_sha256),
+            for file, wanted in (
+                (path / f"{name}.npy", entry.sha256),
+                (path / f"{name}_labels.npy", entry.labels_sha256),
             ):
-                if found != wanted:
-                    raise DertsError(f"{path / file} differs from its checksum: {REMAKE}")
+                if data_digest(file, advance) != wanted:
+                    raise DertsError(f"{file} differs from its checksum: {REMAKE}")
             if per_class(tables[name].labels.numpy(), len(entry.class_names)) != entry.per_class:
                 raise DertsError(f"{path}: images per class of {name!r} differ: {REMAKE}")
     return description
 
 
-def data_digest(path: Path, advance: Advance | None = None) -> str:
-    """The sha256 of an .npy file's values, read block by block."""
+def data_digest(path: Path, advance: Advance) -> str:
+    """The sha256 of an .npy file's values, read block by block; `advance` is told the MB."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         np.lib.format.read_magic(file)
         np.lib.format.read_array_header_1_0(file)
         while block := file.read(_BLOCK):
             digest.update(block)
-            if advance is not None:
-                advance(len(block) // 1_000_000)
+            advance(len(block) // 1_000_000)
     return digest.hexdigest()
 
 
@@ -187,21 +240,6 @@ def per_class(labels: NDArray[np.int64], classes: int) -> tuple[int, int]:
     """
     counts = np.bincount(labels, minlength=classes)
     return int(counts.min(initial=len(labels))), int(counts.max(initial=0))
-
-
-def _open_split(path: Path, name: str, entry: SplitEntry) -> ImageTable:
-    images = _open_array(path / f"{name}.npy", "|u1", (entry.count, *entry.image_shape))
-    labels = _open_array(path / f"{name}_labels.npy", "<i8", (entry.count,))
-    try:
-        return ImageTable(
-            torch.from_numpy(images),
-            torch.from_numpy(np.array(labels)),
-            entry.class_names,
-            name,
-            entry.categories,
-        )
-    except DertsError as error:
-        raise DertsError(f"{path}, split {name!r}: {error}: {REMAKE}") from error
 
 
 def _open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -218,25 +256,3 @@ def _open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
             f"{path} is {found} but store.json says {np.dtype(dtype)} {list(shape)}: {REMAKE}"
         )
     return array
-
-
-def _parse_entry(name: str, entry: dict[str, Any]) -> SplitEntry:
-    if not SPLIT_NAME.fullmatch(name):
-        raise ValueError(f"split name {name!r}")
-    height, width, channels = (int(side) for side in entry["shape"])
-    classes = tuple(str(text) for text in entry["classes"])
-    categories = entry["categories"]
-    if categories is not None:
-        categories = tuple(str(text) for text in categories)
-        if len(categories) != len(classes):
-            raise ValueError("categories and classes differ in number")
-    low, high = (int(number) for number in entry["per_class"])
-    return SplitEntry(
-        classes,
-        categories,
-        int(entry["count"]),
-        (height, width, channels),
-        str(entry["sha256"]),
-        str(entry["labels_sha256"]),
-        (low, high),
-    )

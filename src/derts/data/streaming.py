@@ -14,7 +14,7 @@ AHEAD = 2  # batches under way at once
 Arrived = tuple[torch.Tensor, Callable[[], None]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StreamedTable(ImageTable):
     """An ImageTable whose `gather` gives images on `target`, wherever they are held.
 

@@ -1,25 +1,114 @@
-"""ImageTable: images of one size with their labels, wherever they are held."""
+"""Table: items with labels, gathered by index. ImageTable holds images of one size."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 
 from derts.errors import DertsError
 from derts.hardware import send
 
+QUARTERS = 4  # upright, and rotated by 90, 180 and 270 degrees
 
-@dataclass(frozen=True, eq=False)
-class ImageTable:
-    """Images and labels of one split.
 
-    images       uint8 [n, height, width, channels]: memory-mapped, in memory or on a device
+class Table(ABC):
+    """Items of one split with their labels: all that tasks, learners and strategies ask of data.
+
+    A kind of table is a dataclass with these fields, its items, and a way to move them:
+
     labels       int64 [n], on the CPU, each in 0 … len(class_names) − 1
     class_names  one name per class
     split        "train", "val", "test" or a name of your own
     categories   one super-category per class, where the data set has them
+    """
+
+    labels: torch.Tensor
+    class_names: tuple[str, ...]
+    split: str
+    categories: tuple[str, ...] | None
+
+    @property
+    @abstractmethod
+    def items(self) -> torch.Tensor:
+        """What the backbone takes: [n, *item_shape], memory-mapped, in memory or on a device."""
+
+    @abstractmethod
+    def to(self, device: torch.device | str) -> Self:
+        """The same table with its items in that device's memory (labels stay on the CPU)."""
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        return tuple(self.items.shape[1:])
+
+    @property
+    def device(self) -> torch.device:
+        return self.items.device
+
+    @property
+    def gathers_to(self) -> torch.device:
+        """Where `gather` puts items."""
+        return self.items.device
+
+    def gather(self, indices: torch.Tensor) -> torch.Tensor:
+        """Items at integer indices [...] as a tensor [..., *item_shape]."""
+        flat = send(indices.reshape(-1), self.items.device)
+        return self.items.index_select(0, flat).reshape(*indices.shape, *self.item_shape)
+
+    def prefetch(self, indices: torch.Tensor) -> None:
+        """A hint that `gather` will be asked for these indices; tables held nearby need none."""
+
+    def class_indices(self, classes: Sequence[str] | None = None) -> list[torch.Tensor]:
+        """Per class (all of them, or those named), the indices of its items."""
+        order = torch.argsort(self.labels, stable=True)
+        counts = torch.bincount(self.labels, minlength=len(self.class_names))
+        groups = order.split(counts.tolist())
+        return [groups[number] for number in self.class_numbers(classes).tolist()]
+
+    def class_numbers(self, classes: Sequence[str] | None = None) -> torch.Tensor:
+        """int64: the number, in `class_names`, of each class (all of them, or those named)."""
+        if classes is None:
+            return torch.arange(len(self.class_names))
+        number_of = {name: number for number, name in enumerate(self.class_names)}
+        unknown = [name for name in classes if name not in number_of]
+        if unknown:
+            raise DertsError(
+                f"split {self.split!r} has no class {unknown[0]!r} ({len(unknown)} of "
+                f"{len(classes)} unknown): its classes are {', '.join(self.class_names[:5])}, …"
+            )
+        return torch.tensor([number_of[name] for name in classes], dtype=torch.long)
+
+    def check_labels(self, noun: str) -> None:
+        """Refuse labels or categories that do not fit the items, which are called by a noun."""
+        if self.labels.shape != (len(self),):
+            raise DertsError(
+                f"{len(self)} {noun}s but labels of shape {list(self.labels.shape)}: "
+                f"give one label per {noun}"
+            )
+        if self.labels.dtype != torch.int64:
+            raise DertsError(f"labels are {self.labels.dtype}: convert them with labels.long()")
+        if self.categories is not None and len(self.categories) != len(self.class_names):
+            raise DertsError(
+                f"{len(self.categories)} categories for {len(self.class_names)} classes: "
+                "give one super-category per class, or none at all"
+            )
+        low, high = (int(self.labels.min()), int(self.labels.max())) if len(self) else (0, -1)
+        if not (low >= 0 and high < len(self.class_names)):
+            raise DertsError(
+                f"labels reach from {low} to {high} but there are {len(self.class_names)} class "
+                "names: labels must index class_names"
+            )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ImageTable(Table):
+    """A table whose items are images: uint8 [n, height, width, channels].
 
     >>> import torch
     >>> table = ImageTable(torch.zeros(4, 8, 8, 3, dtype=torch.uint8), torch.tensor([0, 0, 1, 1]),
@@ -42,35 +131,18 @@ class ImageTable:
                 f"images must be uint8 [n, height, width, channels], not {self.images.dtype} "
                 f"{list(self.images.shape)}: convert them, for example with derts.data.from_dataset"
             )
-        if self.labels.shape != (len(self.images),):
-            raise DertsError(
-                f"{len(self.images)} images but labels of shape {list(self.labels.shape)}: "
-                "give one label per image"
-            )
-        if self.labels.dtype != torch.int64:
-            raise DertsError(f"labels are {self.labels.dtype}: convert them with labels.long()")
-        if self.categories is not None and len(self.categories) != len(self.class_names):
-            raise DertsError(
-                f"{len(self.categories)} categories for {len(self.class_names)} classes: "
-                "give one super-category per class, or none at all"
-            )
-        if len(self.labels) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(
-            self.class_names
-        ):
-            raise DertsError(
-                f"labels reach from {int(self.labels.min())} to {int(self.labels.max())} but there "
-                f"are {len(self.class_names)} class names: labels must index class_names"
-            )
-
-    def __len__(self) -> int:
-        return len(self.images)
+        self.check_labels("image")
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.image_shape))
         return (
             f"ImageTable({self.split}: {len(self)} images {shape}, "
-            f"{len(self.class_names)} classes, {self.images.device})"
+            f"{len(self.class_names)} classes, {self.device})"
         )
+
+    @property
+    def items(self) -> torch.Tensor:
+        return self.images
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -78,47 +150,39 @@ class ImageTable:
         height, width, channels = self.images.shape[1:]
         return height, width, channels
 
-    @property
-    def device(self) -> torch.device:
-        return self.images.device
-
-    @property
-    def gathers_to(self) -> torch.device:
-        """Where `gather` puts images."""
-        return self.images.device
-
-    def gather(self, indices: torch.Tensor) -> torch.Tensor:
-        """Images at integer indices [...] as uint8 [..., height, width, channels]."""
-        flat = send(indices.reshape(-1), self.images.device)
-        return self.images.index_select(0, flat).reshape(*indices.shape, *self.image_shape)
-
-    def prefetch(self, indices: torch.Tensor) -> None:
-        """A hint that `gather` will be asked for these indices; tables held nearby need none."""
-
-    def to(self, device: torch.device | str) -> ImageTable:
-        """The same table with its images in that device's memory (labels stay on the CPU)."""
+    def to(self, device: torch.device | str) -> Self:
         return replace(self, images=self.images.to(device))
 
-    def in_memory(self) -> ImageTable:
-        """A copy whose images no longer depend on a memory-mapped file."""
-        return replace(self, images=self.images.clone())
 
-    def class_indices(self, classes: Sequence[str] | None = None) -> list[torch.Tensor]:
-        """Per class (all of them, or those named), the indices of its images."""
-        order = torch.argsort(self.labels, stable=True)
-        counts = torch.bincount(self.labels, minlength=len(self.class_names))
-        groups = order.split(counts.tolist())
-        return [groups[number] for number in self.class_numbers(classes).tolist()]
+def with_rotated_classes(images: ImageTable, classes: Sequence[str] | None = None) -> ImageTable:
+    """A table of these classes (all: None) and, as classes of their own, of each one rotated.
 
-    def class_numbers(self, classes: Sequence[str] | None = None) -> torch.Tensor:
-        """int64: the number, in `class_names`, of each class (all of them, or those named)."""
-        if classes is None:
-            return torch.arange(len(self.class_names))
-        number_of = {name: number for number, name in enumerate(self.class_names)}
-        unknown = [name for name in classes if name not in number_of]
-        if unknown:
-            raise DertsError(
-                f"split {self.split!r} has no class {unknown[0]!r} ({len(unknown)} of "
-                f"{len(classes)} unknown): its classes are {', '.join(self.class_names[:5])}, …"
-            )
-        return torch.tensor([number_of[name] for name in classes], dtype=torch.long)
+    By 90, 180 and 270 degrees: four times as many classes and images. Upright ones come first.
+
+    >>> table = ImageTable(torch.arange(4, dtype=torch.uint8).reshape(1, 2, 2, 1),
+    ...                    torch.tensor([0]), ("cat",))
+    >>> rotated = with_rotated_classes(table)
+    >>> rotated.class_names
+    ('cat', 'cat, 90°', 'cat, 180°', 'cat, 270°')
+    >>> rotated.images[:2].flatten(1).tolist()
+    [[0, 1, 2, 3], [1, 3, 0, 2]]
+    """
+    height, width, _ = images.image_shape
+    if height != width:
+        raise DertsError(
+            f"only square images can be rotated, and these are {width} pixels wide and {height} "
+            f"high: leave out --tasks.rotated, or prepare the data again with --size {width}"
+        )
+    groups = images.class_indices(classes)
+    names = tuple(classes or images.class_names)
+    upright = images.gather(torch.cat(groups))
+    four = torch.empty((QUARTERS, *upright.shape), dtype=torch.uint8, device=upright.device)
+    for quarter, rotated in enumerate(four):
+        rotated.copy_(torch.rot90(upright, quarter, (1, 2)))
+    labels = torch.arange(len(names)).repeat_interleave(torch.tensor([len(g) for g in groups]))
+    return ImageTable(
+        four.flatten(0, 1),
+        torch.cat([labels + quarter * len(names) for quarter in range(QUARTERS)]),
+        names + tuple(f"{name}, {90 * q}°" for q in range(1, QUARTERS) for name in names),
+        images.split,
+    )

@@ -9,15 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from derts.data.flat_file import npz_member
-from derts.data.pickled_array import PickledArray, Stretch, read_stretch
-from derts.data.safe_pickle import load_pickle
-from derts.data.source import SPLITS, Images, Listing, PackedImages, Source, Split, check_counts
+from derts.data.packs import npz_member
+from derts.data.safe_pickle import (
+    PickledArray,
+    Stretch,
+    as_list,
+    as_text,
+    load_fields,
+    load_pickle,
+)
+from derts.data.sources import SPLITS, ListedSplit, Listing, PackedImages, Source, check_counts
 from derts.errors import DertsError
 
 
 def detect(path: Path) -> Source | None:
-    """The source in `path` or in its folder tiered-imagenet, if images or labels are there."""
+    """The source in `path` or in its folder tiered-imagenet, if images are there."""
     for folder in (path, path / "tiered-imagenet"):
         found = {
             split: image_file
@@ -30,39 +36,37 @@ def detect(path: Path) -> Source | None:
     return None
 
 
-def _list_splits(found: dict[str, Path], listing: Listing) -> dict[str, Split]:
+def _list_splits(found: dict[str, Path], listing: Listing) -> dict[str, ListedSplit]:
     return {split: _list_split(split, path, listing.scratch) for split, path in found.items()}
 
 
-def _list_split(split: str, path: Path, scratch: Path) -> Split:
+def _list_split(split: str, path: Path, scratch: Path) -> ListedSplit:
     label_path = path.parent / f"{split}_labels.pkl"
     if not label_path.is_file():
         raise DertsError(f"{path.name} is there but {label_path} is not: download it too")
-    content = load_pickle(label_path)
-    if not isinstance(content, dict):
-        raise DertsError(f"{label_path} holds no dictionary of labels: download it again")
-    fields = {_text(key, label_path): value for key, value in content.items()}
+    fields = load_fields(label_path)
     labels = _numbers(fields, ("label_specific", "labels"), label_path)
     if labels is None:
         raise DertsError(
-            f"{label_path} has neither label_specific nor labels but {', '.join(fields)}: "
-            "download it again"
+            f"{label_path} has neither label_specific nor labels but "
+            f"{', '.join(fields) or 'no dictionary'}: download it again"
         )
-    images: Images
     if path.suffix == ".npz":
         # These arrays were decoded by OpenCV, which puts blue first.
         images = npz_member(path, "images", scratch).images(reverse_channels=True)
     else:
         images = _png_images(path, scratch)
     check_counts(split, len(images), len(labels), f"download {label_path.name} again")
-    numbers, labels = np.unique(labels, return_inverse=True)
+    numbers, first, labels = np.unique(labels, return_index=True, return_inverse=True)
+    categories = None
+    general = _numbers(fields, ("label_general",), label_path)
+    if general is not None:
+        check_counts(
+            "label_general", len(labels), len(general), f"download {label_path.name} again"
+        )
+        categories = _names(fields, "label_general_str", general[first], label_path)
     class_names = _unique(_names(fields, "label_specific_str", numbers, label_path))
-    return Split(
-        class_names,
-        labels.astype(np.int64),
-        images,
-        _categories(fields, labels, len(class_names), label_path),
-    )
+    return ListedSplit(class_names, labels.astype(np.int64), images, categories)
 
 
 def _png_images(path: Path, scratch: Path) -> PackedImages:
@@ -73,30 +77,29 @@ def _png_images(path: Path, scratch: Path) -> PackedImages:
         isinstance(array, PickledArray) and array.dtype == np.uint8 for array in arrays
     ):
         raise DertsError(f"{path} holds no list of encoded images: download it again")
-    count = len(arrays)
-    file, offsets, lengths = (np.zeros(count, dtype=np.int64) for _ in range(3))
-    spool = scratch / f"{path.stem}.flat"
-    spool.parent.mkdir(parents=True, exist_ok=True)
-    paths = [path]
-    with spool.open("wb") as spooled:
+    file, offsets, lengths = (np.zeros(len(arrays), dtype=np.int64) for _ in range(3))
+    copies = scratch / f"{path.stem}.flat"
+    copies.parent.mkdir(parents=True, exist_ok=True)
+    with copies.open("wb") as copied:
         for number, array in enumerate(arrays):
             values = array.values
-            if isinstance(values, Stretch) and not values.is_text:
+            if isinstance(values, Stretch):
                 offsets[number], lengths[number] = values.offset, values.length
                 continue
-            encoded = read_stretch(path, values) if isinstance(values, Stretch) else values
-            file[number], offsets[number], lengths[number] = 1, spooled.tell(), len(encoded)
-            spooled.write(encoded)
-    if file.any():
-        paths.append(spool)
-    return PackedImages(tuple(paths), file, offsets, lengths)
+            encoded = array.content(path)
+            file[number], offsets[number], lengths[number] = 1, copied.tell(), len(encoded)
+            copied.write(encoded)
+    return PackedImages((path, copies) if file.any() else (path,), file, offsets, lengths)
 
 
 def _numbers(fields: dict[str, Any], keys: tuple[str, ...], path: Path) -> NDArray[np.int64] | None:
+    """The first of these fields that is there, as numbers [n]."""
     for key in keys:
         if key in fields:
-            value = fields[key]
-            numbers = value.numpy(path) if isinstance(value, PickledArray) else np.array(value)
+            try:
+                numbers = np.array(as_list(fields[key], path))
+            except ValueError:  # lists of several lengths
+                numbers = np.array(None)
             if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
                 raise DertsError(f"{key} in {path} is no list of whole numbers: download it again")
             return numbers.astype(np.int64)
@@ -110,11 +113,10 @@ def _names(
     texts = fields.get(key)
     if texts is None:
         return tuple(str(number) for number in numbers.tolist())
-    if isinstance(texts, PickledArray):
-        texts = texts.values if isinstance(texts.values, list) else texts.numpy(path).tolist()
-    if not isinstance(texts, list) or len(texts) <= int(numbers.max(initial=0)):
+    texts = as_list(texts, path)
+    if not 0 <= numbers.min(initial=0) <= numbers.max(initial=0) < len(texts):
         raise DertsError(f"{key} in {path} has no text for every label: download it again")
-    return tuple(_text(texts[number], path) for number in numbers.tolist())
+    return tuple(as_text(texts[number], path) for number in numbers.tolist())
 
 
 def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -129,21 +131,3 @@ def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
         seen[name] = seen.get(name, 0) + 1
         unique.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
     return tuple(unique)
-
-
-def _categories(
-    fields: dict[str, Any], labels: NDArray[np.int64], classes: int, path: Path
-) -> tuple[str, ...] | None:
-    general = _numbers(fields, ("label_general",), path)
-    if general is None:
-        return None
-    check_counts("label_general", len(labels), len(general), f"download {path.name} again")
-    first = np.zeros(classes, dtype=np.int64)
-    first[labels[::-1]] = general[::-1]
-    return _names(fields, "label_general_str", first, path)
-
-
-def _text(value: Any, path: Path) -> str:
-    if isinstance(value, Stretch):
-        value = read_stretch(path, value)
-    return value.decode("latin-1") if isinstance(value, bytes) else str(value)

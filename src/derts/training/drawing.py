@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cached_property
 
 from derts.config import TaskConfig, TrainConfig
-from derts.data.rotated import with_rotated_classes
+from derts.data import with_rotated_classes
 from derts.data.table import ImageTable
 from derts.errors import DertsError
 from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, TaskSampler, with_augmentation

@@ -1,7 +1,6 @@
 """What every source of images comes down to: splits of encoded images with labels.
 
-A source lists its splits without reading pixels. Ranges of its images are sent to worker
-processes, so they are small and picklable, and this module must not import torch.
+A source lists its splits without reading pixels.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,35 +21,108 @@ SPLITS = ("train", "val", "test")
 DEFAULT_FRACTIONS = (0.64, 0.16, 0.20)
 
 
-class Images(Protocol):
-    """A sequence of encoded images, cut into parts for worker processes."""
+@dataclass(frozen=True)
+class FileImages:
+    """One image file each, named relative to a root; sizes tell a changed file."""
 
-    def __len__(self) -> int: ...
+    root: str
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
 
-    def part(self, start: int, stop: int) -> Images:
-        """Images start … stop − 1, in a form that is cheap to pickle."""
-        ...
+    def __len__(self) -> int:
+        return len(self.names)
 
     def name(self, index: int) -> str:
         """What to call one image in a message."""
-        ...
+        return self.names[index]
 
-    def read(self, index: int) -> bytes | Pixels:
-        """One image: an image file's bytes, or pixels [height, width, channels]."""
-        ...
+    def read(self, index: int) -> bytes:
+        """An image file's bytes."""
+        path = Path(self.root) / self.names[index]
+        if not path.is_file():  # a pipe would be waited for
+            raise FileNotFoundError("no file of that name that can be read")
+        return path.read_bytes()
 
     def identity(self) -> Iterator[str]:
         """What must be unchanged for work done on these images to be still of use."""
-        ...
+        for name, size in zip(self.names, self.sizes, strict=True):
+            yield f"{name}\0{size}"
 
 
 @dataclass(frozen=True)
-class Split:
+class PackedImages:
+    """Images that lie in larger files: each at its offset [n], of its length [n].
+
+    file              which of the paths [n]
+    shape             of decoded pixels; None where the bytes are an image file's
+    reverse_channels  the pixels are blue, green, red
+    """
+
+    paths: tuple[Path, ...]
+    file: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    shape: tuple[int, int, int] | None = None
+    reverse_channels: bool = False
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def name(self, index: int) -> str:
+        return f"image {index} of {self.paths[int(self.file[index])].name}"
+
+    def read(self, index: int) -> bytes | Pixels:
+        """An image file's bytes, or pixels [height, width, channels]."""
+        with self.paths[int(self.file[index])].open("rb") as file:
+            file.seek(int(self.offsets[index]))
+            content = file.read(int(self.lengths[index]))
+        if len(content) != self.lengths[index]:
+            raise OSError("the file ends before this image does")
+        if self.shape is None:
+            return content
+        pixels: Pixels = np.frombuffer(content, dtype=np.uint8).reshape(self.shape)
+        return pixels[..., ::-1] if self.reverse_channels else pixels
+
+    def identity(self) -> Iterator[str]:
+        for path in self.paths:
+            yield f"{path.name}\0{_sample_digest(path)}"
+
+
+@dataclass(frozen=True)
+class FlatArray:
+    """An array in C order that starts at an offset of a file."""
+
+    path: Path
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def images(self, *, reverse_channels: bool = False) -> PackedImages:
+        """The array, which must be uint8 [n, height, width, channels], as images."""
+        if self.dtype != np.uint8 or len(self.shape) != 4 or self.shape[3] not in (1, 3):
+            raise DertsError(
+                f"{self.path.name} holds images as {self.dtype} {list(self.shape)}, not uint8 "
+                "[n, height, width, 1 or 3]: rebuild it or use another distribution"
+            )
+        count, height, width, channels = self.shape
+        length = height * width * channels
+        return PackedImages(
+            (self.path,),
+            np.zeros(count, dtype=np.int64),
+            self.offset + length * np.arange(count, dtype=np.int64),
+            np.full(count, length, dtype=np.int64),
+            (height, width, channels),
+            reverse_channels,
+        )
+
+
+@dataclass(frozen=True)
+class ListedSplit:
     """One split as listed: int64 labels [n] index class_names."""
 
     class_names: tuple[str, ...]
     labels: NDArray[np.int64]
-    images: Images
+    images: FileImages | PackedImages
     categories: tuple[str, ...] | None = None
 
 
@@ -74,89 +146,10 @@ class Source:
 
     kind: str
     path: Path
-    splits: Callable[[Listing], dict[str, Split]] = field(repr=False)
+    splits: Callable[[Listing], dict[str, ListedSplit]] = field(repr=False)
 
 
-@dataclass(frozen=True)
-class FileImages:
-    """One image file each, named relative to a root; sizes tell a changed file."""
-
-    root: str
-    names: tuple[str, ...]
-    sizes: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def part(self, start: int, stop: int) -> FileImages:
-        return FileImages(self.root, self.names[start:stop], self.sizes[start:stop])
-
-    def name(self, index: int) -> str:
-        return self.names[index]
-
-    def read(self, index: int) -> bytes:
-        path = Path(self.root) / self.names[index]
-        if not path.is_file():  # a pipe would be waited for
-            raise FileNotFoundError("no file of that name that can be read")
-        return path.read_bytes()
-
-    def identity(self) -> Iterator[str]:
-        for name, size in zip(self.names, self.sizes, strict=True):
-            yield f"{name}\0{size}"
-
-
-@dataclass(frozen=True)
-class PackedImages:
-    """Images that lie in larger files: each at its offset [n], of its length [n].
-
-    shape             of decoded pixels; None where the bytes are an image file's
-    reverse_channels  the pixels are blue, green, red
-    """
-
-    paths: tuple[Path, ...]
-    file: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    shape: tuple[int, int, int] | None = None
-    reverse_channels: bool = False
-    first: int = 0
-
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-    def part(self, start: int, stop: int) -> PackedImages:
-        return PackedImages(
-            self.paths,
-            self.file[start:stop],
-            self.offsets[start:stop],
-            self.lengths[start:stop],
-            self.shape,
-            self.reverse_channels,
-            self.first + start,
-        )
-
-    def name(self, index: int) -> str:
-        return f"image {self.first + index} of {self.paths[int(self.file[index])].name}"
-
-    def read(self, index: int) -> bytes | Pixels:
-        with self.paths[int(self.file[index])].open("rb") as file:
-            file.seek(int(self.offsets[index]))
-            content = file.read(int(self.lengths[index]))
-        if len(content) != self.lengths[index]:
-            raise OSError("the file ends before this image does")
-        if self.shape is None:
-            return content
-        pixels: Pixels = np.frombuffer(content, dtype=np.uint8)
-        pixels = pixels.reshape(self.shape)
-        reverse: Pixels = pixels[..., ::-1]
-        return reverse if self.reverse_channels else pixels
-
-    def identity(self) -> Iterator[str]:
-        for path in self.paths:
-            yield f"{path.name}\0{sample_digest(path)}"
-
-
-def sample_digest(path: Path) -> str:
+def _sample_digest(path: Path) -> str:
     """A digest of a file's length and of 256 blocks spread over it: quick at any size."""
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())

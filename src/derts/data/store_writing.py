@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,18 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from derts.data.store import (
-    FORMAT,
     SPLIT_NAME,
-    VERSION,
     SplitEntry,
     StoreDescription,
     data_digest,
-    describe_store,
     per_class,
 )
 from derts.data.table import ImageTable
-from derts.errors import DertsError
-from derts.progress import Advance
+from derts.errors import DISK_FULL, DertsError
+from derts.progress import Advance, silent
 
 
 def save_table(
@@ -38,27 +33,26 @@ def save_table(
     if not tables:
         raise DertsError("no table to save: give a dictionary of split name to ImageTable")
     partial = partial_folder(destination)
-    with disk_errors(destination):
+    with disk_errors(destination), silent("saving", total=None) as advance:
         remove_folder(partial)
         partial.mkdir(parents=True)
-        entries = {name: _save_split(partial, name, table) for name, table in tables.items()}
+        entries = {}
+        for name, table in tables.items():
+            if not SPLIT_NAME.fullmatch(name):
+                raise DertsError(f"split name {name!r} must be letters, digits, - and _: rename it")
+            with (partial / f"{name}.npy").open("wb") as file:
+                write_header(file, (len(table), *table.image_shape))
+                for block in table.images.split(512):
+                    file.write(block.contiguous().cpu().numpy().tobytes())
+            labels = table.labels.numpy()
+            about = (table.class_names, table.categories)
+            entries[name] = finish_split(partial, name, labels, *about, advance)
         digests = "".join(entry.sha256 + entry.labels_sha256 for entry in entries.values())
         fingerprint = hashlib.sha256(digests.encode()).hexdigest()
-        description = StoreDescription(
-            destination, {"kind": "tables", "name": destination.name}, {}, fingerprint, entries
-        )
+        origin = {"kind": "tables", "name": destination.name}
+        description = StoreDescription(destination, origin, {}, fingerprint, entries)
         publish(partial, description)
     return description
-
-
-def _save_split(folder: Path, name: str, table: ImageTable) -> SplitEntry:
-    if not SPLIT_NAME.fullmatch(name):
-        raise DertsError(f"split name {name!r} must be letters, digits, - and _: rename it")
-    with (folder / f"{name}.npy").open("wb") as file:
-        write_header(file, (len(table), *table.image_shape))
-        for block in table.images.split(512):
-            file.write(block.contiguous().cpu().numpy().tobytes())
-    return finish_split(folder, name, table.labels.numpy(), table.class_names, table.categories)
 
 
 def check_destination(destination: Path, *, overwrite: bool) -> None:
@@ -67,13 +61,8 @@ def check_destination(destination: Path, *, overwrite: bool) -> None:
         destination.rmdir()
     if not destination.exists():
         return
-    try:
-        describe_store(destination)
-    except DertsError:
-        if not (destination / "store.json").is_file():
-            raise DertsError(
-                f"{destination} exists and is no store: choose another destination"
-            ) from None
+    if not (destination / "store.json").is_file():
+        raise DertsError(f"{destination} exists and is no store: choose another destination")
     if not overwrite:
         raise DertsError(
             f"{destination} holds a store already: choose another destination, or pass "
@@ -94,11 +83,11 @@ def remove_folder(folder: Path) -> None:
 
 @contextmanager
 def disk_errors(destination: Path) -> Iterator[None]:
-    """Turn a full disk, a forbidden place and the like into a DertsError."""
+    """Say a full disk, a forbidden place and the like as a DertsError."""
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in DISK_FULL:
             raise DertsError(
                 f"the disk of {destination} is full: free some space or choose another "
                 "destination, then run the same command to continue"
@@ -127,52 +116,29 @@ def finish_split(
     labels: NDArray[np.int64],
     class_names: tuple[str, ...],
     categories: tuple[str, ...] | None,
-    advance: Advance | None = None,
+    advance: Advance,
 ) -> SplitEntry:
     """Write a split's labels beside its pixels, and describe both."""
     np.save(folder / f"{name}_labels.npy", labels.astype("<i8"), allow_pickle=False)
-    shape = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False).shape
+    count, *sides = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False).shape
     return SplitEntry(
         class_names,
         categories,
-        shape[0],
-        (shape[1], shape[2], shape[3]),
+        count,
+        (sides[0], sides[1], sides[2]),
         data_digest(folder / f"{name}.npy", advance),
-        data_digest(folder / f"{name}_labels.npy"),
+        data_digest(folder / f"{name}_labels.npy", advance),
         per_class(labels, len(class_names)),
     )
 
 
 def publish(partial: Path, description: StoreDescription) -> None:
     """Write store.json and move the finished folder to its place, over an older store."""
-    content = {
-        "format": FORMAT,
-        "version": VERSION,
-        "origin": description.origin,
-        "settings": description.settings,
-        "fingerprint": description.fingerprint,
-        "left_out": description.left_out,
-        "splits": {
-            name: {
-                "count": entry.count,
-                "shape": entry.image_shape,
-                "sha256": entry.sha256,
-                "labels_sha256": entry.labels_sha256,
-                "per_class": entry.per_class,
-                "classes": entry.class_names,
-                "categories": entry.categories,
-            }
-            for name, entry in description.splits.items()
-        },
-    }
-    text = json.dumps(content, ensure_ascii=False, indent=1)
-    (partial / "store.json").write_text(text + "\n", encoding="utf-8")
+    description.write(partial)
     destination = description.path
+    old = destination.with_name(destination.name + ".old")
     if destination.exists():
-        old = destination.with_name(destination.name + ".old")
         remove_folder(old)
         destination.rename(old)
-        partial.rename(destination)
-        remove_folder(old)
-    else:
-        partial.rename(destination)
+    partial.rename(destination)
+    remove_folder(old)

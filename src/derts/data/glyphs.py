@@ -1,0 +1,264 @@
+"""glyphs, the built-in data: letters and digits in twelve fonts, drawn in seconds, then cached."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import sys
+import unicodedata
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageFont
+
+from derts.data.folders import split_by_class
+from derts.data.sources import DEFAULT_FRACTIONS, SPLITS
+from derts.data.table import ImageTable
+from derts.errors import DertsError
+from derts.files import write_atomically
+
+SIDE = 28
+_CANVAS, _GLYPH = 48, 40  # a glyph's longer side on its canvas, in pixels
+_CATEGORIES = frozenset({"Lu", "Ll", "Lt", "Lo", "Nd"})
+# A share of the squared ink: below it, the eye takes two noisy small shapes for one.
+_SAME_SHAPE = 0.04
+# Part of the cached file's name: raise it with every change of what is drawn.
+_VERSION = 1
+
+
+def glyphs(
+    *,
+    images_per_character: int = 40,
+    characters: int | None = None,
+    seed: int = 0,
+    cache: bool = True,
+) -> dict[str, ImageTable]:
+    """Letters and digits of several scripts, drawn at random, as train, val and test tables.
+
+    Images are uint8 [n, 28, 28, 1], white on black, in random fonts, sizes, places, angles and
+    noise. About a thousand characters that can be told apart, or as many as `characters`
+    says, spread over the scripts; each is in one split (64, 16 and 20 per cent). The same
+    arguments give the same bytes. Kept in the folder that DERTS_CACHE names, else in the
+    user's cache folder.
+
+    >>> tables = glyphs(characters=10, images_per_character=3, cache=False)
+    >>> tables["train"]
+    ImageTable(train: 18 images 28×28×1, 6 classes, cpu)
+    >>> tables["test"].class_names
+    (..., ...)
+    """
+    if images_per_character < 1:
+        raise DertsError(f"images_per_character is {images_per_character}: give 1 or more")
+    if characters is not None and characters < 3:
+        raise DertsError(f"characters is {characters}: give at least 3, one for each split")
+    if not cache:
+        return _make(images_per_character, characters, seed)
+    count = "all" if characters is None else str(characters)
+    path = _cache_folder() / f"glyphs-v{_VERSION}-{count}x{images_per_character}-seed{seed}.npz"
+    tables = _load(path)
+    if tables is None:
+        tables = _make(images_per_character, characters, seed)
+        _save(tables, path)
+    return tables
+
+
+def _make(images_per_character: int, characters: int | None, seed: int) -> dict[str, ImageTable]:
+    codes, shapes = _distinct_characters()
+    places = list(range(len(codes)))
+    if characters is not None:
+        if characters > len(codes):
+            raise DertsError(f"characters is {characters}, but there are {len(codes)}: give fewer")
+        places = _spread(codes, seed)[:characters]
+    place_of = {f"U+{codes[place]:04X} {chr(codes[place])}": place for place in places}
+    tables = {}
+    for split, names in split_by_class(list(place_of), DEFAULT_FRACTIONS, seed).items():
+        places = [place_of[name] for name in names]
+        seeds = [(seed, codes[place]) for place in places]
+        images = _draw(shapes[places], images_per_character, seeds)
+        labels = torch.arange(len(names)).repeat_interleave(images_per_character)
+        categories = tuple(_script(codes[place]).capitalize() for place in places)
+        tables[split] = ImageTable(
+            torch.from_numpy(images).flatten(0, 1), labels, tuple(names), split, categories
+        )
+    return tables
+
+
+def _spread(codes: list[int], seed: int) -> list[int]:
+    """All places in a random order of which every beginning has its share of each script."""
+    random = np.random.default_rng(seed)
+    ranked = []
+    for name in sorted({_script(code) for code in codes}):
+        group = [place for place, code in enumerate(codes) if _script(code) == name]
+        order = random.permutation(len(group)).tolist()
+        ranked += [((rank + 0.5) / len(group), group[chosen]) for rank, chosen in enumerate(order)]
+    return [place for _, place in sorted(ranked)]
+
+
+def _cache_folder() -> Path:
+    for variable, below in (("DERTS_CACHE", ""), ("XDG_CACHE_HOME", "derts")):
+        if os.environ.get(variable):
+            return Path(os.environ[variable]) / below
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "derts"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "derts"
+    return Path.home() / ".cache" / "derts"
+
+
+def _load(path: Path) -> dict[str, ImageTable] | None:
+    """The cached tables, or None where there are none that can be read."""
+    try:
+        tables = {}
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
+            for split in SPLITS:
+                images, labels = (
+                    torch.from_numpy(held[f"{split}_{part}"]) for part in ("images", "labels")
+                )
+                names, categories = (
+                    tuple(held[f"{split}_{part}"].tolist()) for part in ("names", "categories")
+                )
+                tables[split] = ImageTable(images, labels, names, split, categories)
+        return tables
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, DertsError):
+        return None
+
+
+def _save(tables: dict[str, ImageTable], path: Path) -> None:
+    arrays = {}
+    for split, table in tables.items():
+        arrays[f"{split}_images"] = table.images.numpy()
+        arrays[f"{split}_labels"] = table.labels.numpy()
+        arrays[f"{split}_names"] = np.array(table.class_names)
+        arrays[f"{split}_categories"] = np.array(table.categories)
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    # A cache that cannot be written costs a few seconds next time, and no more.
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, buffer.getvalue())
+
+
+def _fonts() -> list[Path]:
+    """The twelve DejaVu fonts (Sans, Sans Mono, Serif) that come with matplotlib."""
+    import matplotlib
+
+    folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    found = sorted(path for path in folder.glob("DejaVu*.ttf") if "Display" not in path.name)
+    if len(found) != 12:
+        raise DertsError(
+            f"matplotlib's folder {folder} has {len(found)} of the 12 DejaVu fonts that glyphs are "
+            "drawn with: install matplotlib again"
+        )
+    return found
+
+
+def _distinct_characters() -> tuple[list[int], NDArray[np.uint8]]:
+    """Code points of letters and digits that all fonts have and that look unlike, and shapes.
+
+    The shapes are uint8 [characters, fonts, canvas, canvas].
+    """
+    from matplotlib.ft2font import FT2Font
+
+    shared = set.intersection(*(set(FT2Font(str(path)).get_charmap()) for path in _fonts()))
+    codes = [code for code in sorted(shared) if unicodedata.category(chr(code)) in _CATEGORIES]
+    shapes = _draw_shapes(codes)
+    kept = _distinct(shapes)
+    return [codes[place] for place in kept], shapes[kept]
+
+
+def _script(code: int) -> str:
+    """The script that a character belongs to.
+
+    >>> _script(ord("A")), _script(ord("Ж"))
+    ('LATIN', 'CYRILLIC')
+    """
+    return unicodedata.name(chr(code)).split()[0]
+
+
+def _draw_shapes(codes: list[int]) -> NDArray[np.uint8]:
+    """Each character in each font, all of one size: uint8 [characters, fonts, canvas, canvas]."""
+    paths = _fonts()
+    shapes = np.zeros((len(codes), len(paths), _CANVAS, _CANVAS), dtype=np.uint8)
+    for font_number, path in enumerate(paths):
+        font = ImageFont.truetype(str(path), _CANVAS, layout_engine=ImageFont.Layout.BASIC)
+        for number, code in enumerate(codes):
+            mask = font.getmask(chr(code), mode="L")
+            width, height = mask.size
+            box = mask.getbbox() if width and height else None
+            if box is None:
+                continue
+            pixels = np.array(mask, dtype=np.uint8).reshape(height, width)
+            shape = Image.fromarray(pixels[box[1] : box[3], box[0] : box[2]])
+            scale = _GLYPH / max(shape.size)
+            wide, high = (max(1, round(side * scale)) for side in shape.size)
+            shape = shape.resize((wide, high), Image.Resampling.BICUBIC)
+            left, top = (_CANVAS - wide) // 2, (_CANVAS - high) // 2
+            shapes[number, font_number, top : top + high, left : left + wide] = np.asarray(shape)
+    return shapes
+
+
+def _distinct(shapes: NDArray[np.uint8]) -> list[int]:
+    """Indices of the characters that look like none before them in most of the fonts."""
+    count, font_count = shapes.shape[:2]
+    cells = _CANVAS // 4
+    small = shapes.reshape(count, font_count, cells, 4, cells, 4).mean(axis=(3, 5)) // 16
+    # Small whole numbers in float32: products and sums are exact, on any machine the same.
+    pixels = small.reshape(count, font_count, -1).swapaxes(0, 1).astype(np.float32)
+    ink = (pixels**2).sum(axis=2)  # [fonts, characters]
+    alike = np.zeros((count, count), dtype=np.int64)
+    for font_pixels, font_ink in zip(pixels, ink, strict=True):
+        difference = font_ink[:, None] + font_ink - 2 * (font_pixels @ font_pixels.T)
+        alike += difference < _SAME_SHAPE * np.minimum(font_ink[:, None], font_ink)
+    same = alike > font_count / 2
+    kept: list[int] = []
+    for number in range(count):
+        if ink[:, number].min() > 0 and not same[number, kept].any():
+            kept.append(number)
+    return kept
+
+
+def _draw(shapes: NDArray[np.uint8], count: int, seeds: list[tuple[int, int]]) -> NDArray[np.uint8]:
+    """Random drawings of shapes [characters, fonts, canvas, canvas], white on black.
+
+    Returns uint8 [characters, count, 28, 28, 1]; the seeds, one per character, decide all.
+    """
+    drawn = np.empty((len(shapes), count, SIDE, SIDE, 1), dtype=np.uint8)
+    for number, seed in enumerate(seeds):
+        random = np.random.default_rng(seed)
+        chosen = shapes[number][random.integers(len(shapes[0]), size=count)]
+        pixels = np.empty((count, SIDE, SIDE), dtype=np.float32)
+        for place, (shape, warp) in enumerate(
+            zip(chosen, _random_warps(random, count).tolist(), strict=True)
+        ):
+            # At twice the size, then halved: thin strokes keep their weight.
+            warped = Image.fromarray(shape).transform(
+                (2 * SIDE, 2 * SIDE), Image.Transform.AFFINE, warp, Image.Resampling.BILINEAR
+            )
+            pixels[place] = np.asarray(warped.reduce(2))
+        pixels *= random.uniform(0.55, 1.0, (count, 1, 1)).astype(np.float32)
+        level = random.uniform(0.02, 0.15, (count, 1, 1)).astype(np.float32)
+        pixels += 255 * level * random.standard_normal(pixels.shape, dtype=np.float32)
+        drawn[number, ..., 0] = pixels.clip(0, 255).round()
+    return drawn
+
+
+def _random_warps(random: np.random.Generator, count: int) -> NDArray[np.float64]:
+    """Affine maps [count, 6], as Pillow has them, from the drawing's pixels to the canvas's."""
+    angle = random.uniform(-math.radians(20), math.radians(20), count)
+    shear = random.uniform(-0.3, 0.3, count)
+    share = random.uniform(0.55, 0.85, (count, 1))  # of the drawing that the glyph takes
+    stretch = np.exp(random.uniform(-0.2, 0.2, (count, 1)) * np.array([1, -1]))
+    scale = _GLYPH / (2 * SIDE) / (share * stretch)
+    shift = SIDE * (1 + 0.7 * random.uniform(-1, 1, (count, 2)) * (1 - share))
+    cosine, sine = np.cos(angle), np.sin(angle)
+    linear = np.empty((count, 2, 2))
+    linear[:, 0, 0], linear[:, 0, 1] = cosine, sine + shear * cosine
+    linear[:, 1, 0], linear[:, 1, 1] = -sine, cosine - shear * sine
+    linear *= scale[:, :, None]
+    offset = _CANVAS / 2 - np.einsum("nij,nj->ni", linear, shift)
+    return np.concatenate([linear, offset[:, :, None]], axis=2).reshape(count, 6)
