@@ -47,7 +47,7 @@ def measure(strategy: str, seed: int) -> dict[str, Any]:
     tables["train"], bad = mislabel(tables["train"], seed)
     chosen = {
         "seed": seed,
-        "strategy": {"name": strategy, "warmup": 40, "pool": 200, "selects": "always"},
+        "strategy": {"name": strategy, "warmup": 40, "pool": 200, "select": "greedy"},
     }
     config = with_values(derts.TrainConfig(), {**SETTINGS, **chosen}, "benchmark")
     trainer = derts.Trainer(config, tables)

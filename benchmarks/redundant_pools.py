@@ -20,7 +20,7 @@ import torch
 
 from derts.commands.demo import CHARACTERS, IMAGES, SMALL
 from derts.config import TrainConfig
-from derts.config_file import Values, apply_presets, with_values
+from derts.config_file import PRESETS, Values, apply_presets, with_values
 from derts.data import ImageTable, glyphs
 from derts.provenance import code_version, machine
 from derts.selection.strategy import Context, MetaBatch
@@ -35,16 +35,14 @@ CLEAN: Values = {
     "updates": 300,
     "evaluation": {"split": "val"},
 }
+FACILITIES: Values = {"name": "derts", "select": "greedy", "balance": False}
 VARIANTS: dict[str, Values] = {
     "random": {"name": "random"},
     "derts": {"name": "derts"},
-    "facility location": {"name": "derts", "selects": "always"},
-    "facility location, a tenth, no weights": {
-        "name": "derts",
-        "selects": "always",
-        "weights": "none",
-        "ratio": 0.1,
-    },
+    "random + votes": {"name": "random-votes"},
+    "the paper's rule": PRESETS["paper"]["strategy"],
+    "facility location": FACILITIES,
+    "facility location, a tenth, no weights": {**FACILITIES, "weights": "none", "ratio": 0.1},
     "hardest": {"name": "hardest"},
     "random, every task as likely": {"name": "random"},
 }
@@ -55,7 +53,8 @@ def clean_demo(quick: bool) -> tuple[TrainConfig, dict[str, ImageTable]]:
     """The demo's settings and images, with clean tasks and evaluated on validation characters."""
     config = with_values(apply_presets(["demo"]), CLEAN, "benchmark")
     if quick:
-        config = with_values(config, {**SMALL, "updates": 62}, "--quick")
+        small: Values = {**SMALL, "updates": 4, "strategy": {"warmup": 2}}
+        config = with_values(config, small, "--quick")
     return config, glyphs(characters=CHARACTERS, images_per_character=IMAGES)
 
 

@@ -53,6 +53,7 @@ def test_lightning_learns() -> None:
     assert after > before
 
 
+@pytest.mark.slow
 def test_own_images(photos: Path, tmp_path: Path) -> None:
     words = ["train", "--data", "glyphs-40x10", "--model.width", "4", "--updates", "2"]
     words += ["--tasks.query", "3", "--evaluation.tasks", "4", "--evaluation.query", "3", "--quiet"]
