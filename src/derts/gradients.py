@@ -19,7 +19,7 @@ knows neither `last-layer` nor `feature`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -187,8 +187,8 @@ def _check(learner: Learner[Any], pool: TaskPool, names: Sequence[str]) -> None:
 def with_random_labels(pool: TaskPool, seed: int | Sequence[int | str]) -> TaskPool:
     """The same images with labels drawn at random, all equally likely."""
     source = generator(seed)
-    return replace(
-        pool,
+    return pool.relabelled(
+        "chance",
         support_labels=torch.randint(pool.way, pool.support.shape, generator=source),
         query_labels=torch.randint(pool.way, pool.query.shape, generator=source),
     )

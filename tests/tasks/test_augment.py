@@ -1,4 +1,4 @@
-"""Views: which ones are drawn, what an image looks like by one, and who sees them."""
+"""Augmentation: what is drawn, what it does to an image, and that updates alone see it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.stats import chisquare
 
 from derts.config import (
     AugmentConfig,
@@ -38,35 +39,32 @@ def some_pool(table: ImageTable, tasks: int = 50) -> TaskPool:
     return TaskPool.sample(table, tasks=tasks, way=3, shot=1, query=2, seed=0)
 
 
-def test_views_are_even_bounded_and_follow_from_the_seed(letters: Tables) -> None:
+def test_draws_are_uniform_bounded_and_follow_from_the_seed(letters: Tables) -> None:
     pool = some_pool(letters["train"], 200)
-    views = with_augmentation(
-        pool, horizontal_flip=True, translation=2, seed=(0, "views", 5)
-    ).augmentation
-    assert views is not None
-    assert views.shape == (200, 9, 3)
-    assert views[..., 0].unique().tolist() == [0, 1]
-    assert 0.45 < views[..., 0].float().mean() < 0.55
-    for moved in views[..., 1:].unbind(2):
-        counts = torch.bincount((moved + 2).flatten(), minlength=5) / moved.numel()
-        assert counts.min() > 0.15
-    assert with_augmentation(pool, True, 2, (0, "views", 5)) == replace(pool, augmentation=views)
-    assert with_augmentation(pool, True, 2, (0, "views", 6)) != replace(pool, augmentation=views)
-    still = with_augmentation(pool, horizontal_flip=False, translation=0, seed=0).augmentation
-    assert still is not None
-    assert not still.any()
+    augmented = with_augmentation(pool, horizontal_flip=True, translation=2, seed=(0, "a", 5))
+    drawn = augmented.augmentation
+    assert drawn is not None
+    assert drawn.shape == (200, 9, 3)
+    assert (drawn.amin((0, 1)).tolist(), drawn.amax((0, 1)).tolist()) == ([0, -2, -2], [1, 2, 2])
+    together = (drawn + torch.tensor([0, 2, 2])) @ torch.tensor([25, 5, 1])
+    assert chisquare(torch.bincount(together.flatten(), minlength=50)).pvalue > 1e-3
+    assert with_augmentation(pool, True, 2, (0, "a", 5)) == augmented
+    assert with_augmentation(pool, True, 2, (0, "a", 6)) != augmented
+    plain = with_augmentation(pool, horizontal_flip=False, translation=0, seed=0).augmentation
+    assert plain is not None
+    assert not plain.any()
 
 
-def test_an_image_is_moved_over_its_reflection_then_mirrored() -> None:
+def test_an_image_is_moved_over_its_reflection_then_flipped() -> None:
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (40, 7, 9, 3), dtype=np.uint8)
-    views = np.column_stack((random.integers(0, 2, 40), random.integers(-3, 4, (40, 2))))
-    found = apply_augmentation(torch.from_numpy(images)[None], torch.from_numpy(views)[None])[
+    drawn = np.column_stack((random.integers(0, 2, 40), random.integers(-3, 4, (40, 2))))
+    found = apply_augmentation(torch.from_numpy(images)[None], torch.from_numpy(drawn)[None])[
         0
     ].numpy()
-    for image, (mirrored, down, right), view in zip(images, views, found, strict=True):
-        wide = np.pad(image[:, ::-1] if mirrored else image, ((3, 3), (3, 3), (0, 0)), "reflect")
-        assert np.array_equal(view, wide[3 - down : 10 - down, 3 - right : 12 - right])
+    for image, (flip, down, right), result in zip(images, drawn, found, strict=True):
+        wide = np.pad(image[:, ::-1] if flip else image, ((3, 3), (3, 3), (0, 0)), "reflect")
+        assert np.array_equal(result, wide[3 - down : 10 - down, 3 - right : 12 - right])
 
 
 def test_an_image_may_be_moved_by_more_than_its_size() -> None:
@@ -77,7 +75,7 @@ def test_an_image_may_be_moved_by_more_than_its_size() -> None:
         assert found == [to_and_fro[(place - moved) % 6] for place in range(4)]
 
 
-def test_a_pool_carries_views_but_files_do_not(letters: Tables, tmp_path: Path) -> None:
+def test_a_pool_carries_augmentation_but_files_do_not(letters: Tables, tmp_path: Path) -> None:
     pool = some_pool(letters["train"])
     augmented = with_augmentation(pool, True, 2, 0)
     assert augmented.augmentation is not None
@@ -110,7 +108,7 @@ def test_the_loss_of_an_update_is_that_of_the_images_it_sees(name: str, letters:
 
 
 @pytest.mark.parametrize("strategy", ["random", "derts", "us", "ats"])
-def test_training_goes_on_to_the_bit_and_differs_from_that_of_still_images(
+def test_training_resumes_to_the_bit_and_differs_from_that_without(
     strategy: str, letters: Tables
 ) -> None:
     chosen = replace(SMALL.strategy, name=strategy)  # type: ignore[arg-type]
@@ -120,10 +118,10 @@ def test_training_goes_on_to_the_bit_and_differs_from_that_of_still_images(
     first.train(until=3)
     second.load_state_dict(first.state_dict())
     second.train()
-    still = Trainer(replace(config, augment=AugmentConfig()), letters)
-    still.train()
+    plain = Trainer(replace(config, augment=AugmentConfig()), letters)
+    plain.train()
     weights = [torch.cat([p.detach().flatten() for p in trainer.learner.parameters()])
-               for trainer in (whole, second, still)]  # fmt: skip
+               for trainer in (whole, second, plain)]  # fmt: skip
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
     assert whole.evaluate("val").accuracies == second.evaluate("val").accuracies

@@ -7,7 +7,7 @@ there all votes agree, and nothing changes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -87,15 +87,14 @@ def majority_vote(pool: TaskPool) -> Votes:
     true = torch.cat((pool.true_support_labels, pool.true_query_labels), 1)
     parts = [values.gather(1, order).tensor_split([shots], 1) for values in (images, voted, true)]
     (support, query), (support_labels, query_labels), (true_support, true_query) = parts
-    relabelled = replace(
-        pool,
+    relabelled = pool.relabelled(
+        "majority vote",
         support=support.contiguous(),
         support_labels=support_labels.contiguous(),
         true_support_labels=true_support.contiguous(),
         query=query.contiguous(),
         query_labels=query_labels.contiguous(),
         true_query_labels=true_query.contiguous(),
-        recipe={**pool.recipe, "relabelled": "by votes"},
     )
     return Votes(relabelled, float((voted != labels).float().mean()), per_image)
 
