@@ -156,6 +156,13 @@ def test_pages_use_the_fields_words_and_name_no_machine(page: Path) -> None:
         assert words not in text, f"{page.name}: {words}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_named_files_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for name in re.findall(r"`((?:benchmarks|examples|results|tests|research)/[\w*./-]+)`", text):
+        assert list(ROOT.glob(name)), f"{page.name}: no {name}"
+
+
 def test_readme_and_log_are_short() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(readme.split()) <= 700
