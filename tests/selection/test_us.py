@@ -29,6 +29,7 @@ def test_outside_the_range_the_weight_is_one() -> None:
 
 def test_statistics_move_task_by_task_as_a_plain_loop_says() -> None:
     strategy = UniformDifficulty(StrategyConfig("us", warmup=0))
+    strategy.update = 100
     batch = MetaBatch(empty_pool(6))
     mean = variance = 0.0
     for number in range(4):
@@ -51,10 +52,11 @@ def test_statistics_move_task_by_task_as_a_plain_loop_says() -> None:
         assert float(strategy.mean) == pytest.approx(mean)
 
 
-def test_the_first_updates_are_not_weighted() -> None:
-    strategy = UniformDifficulty(StrategyConfig("us", warmup=5))
+@pytest.mark.parametrize(("warmup", "unweighted"), [(0, 100), (5, 100), (250, 250)])
+def test_the_first_updates_are_not_weighted(warmup: int, unweighted: int) -> None:
+    strategy = UniformDifficulty(StrategyConfig("us", warmup=warmup))
     batch = MetaBatch(empty_pool(3))
-    strategy.update = 4
+    strategy.update = unweighted - 1
     assert strategy.weigh(batch, torch.tensor([1.0, 2.0, 3.0])).tolist() == [1.0, 1.0, 1.0]
-    strategy.update = 5
+    strategy.update = unweighted
     assert strategy.weigh(batch, torch.tensor([1.0, 2.0, 3.0])).tolist() != [1.0, 1.0, 1.0]

@@ -23,6 +23,7 @@ from derts.config import (
 from derts.data import glyphs
 from derts.distributed import joined
 from derts.facility_location.two_rounds import select_two_rounds
+from derts.selection import UniformDifficulty
 from derts.training import Trainer
 
 SMALL = TrainConfig(
@@ -66,6 +67,8 @@ def main(folder: Path) -> None:
                 to.append(event.get("loss", 0.0))
 
             trainer = Trainer(config, tables, log, group)
+            if isinstance(trainer.strategy, UniformDifficulty):
+                trainer.strategy.unweighted = 3
             trainer.learner.double()
             trainer.train()
             found = {

@@ -12,6 +12,7 @@ from derts.tasks.pool import TaskPool
 
 RANGE = 2.58  # standard deviations that hold 99% of a normal distribution
 MOMENTUM = 0.9  # of mean and variance, per episode
+UNWEIGHTED = 100  # updates, at least: until mean and variance have settled
 
 
 class UniformDifficulty(Strategy):
@@ -23,7 +24,8 @@ class UniformDifficulty(Strategy):
     """
 
     def __init__(self, config: StrategyConfig) -> None:
-        self.warmup = config.warmup
+        # the warm-up is the same for all strategies, which may share it
+        self.unweighted = max(UNWEIGHTED, config.warmup)
         self.mean: torch.Tensor | None = None
         self.variance: torch.Tensor | None = None
         self.update = 0
@@ -41,7 +43,7 @@ class UniformDifficulty(Strategy):
             self.mean, self.variance = losses[0].clone(), losses.var(correction=0)
         means, self.mean = running_averages(losses, self.mean)
         variances, self.variance = running_averages((losses - means).square(), self.variance)
-        if self.update < self.warmup:
+        if self.update < self.unweighted:
             return torch.ones_like(losses)
         weights = difficulty_weights((losses - means) / variances.sqrt().clamp(min=1e-12))
         return weights * (weights.square().sum() / weights.sum().square() * len(weights))

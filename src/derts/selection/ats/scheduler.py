@@ -1,21 +1,22 @@
-"""The small network by which ATS picks tasks, and how it samples."""
+"""The small network by which ATS scores tasks, and how it samples by the scores."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-from derts.selection.agreement import Agreement
+from derts.selection.ats.signals import TaskSignals
+from derts.tasks.randomness import generator
 
 STEPS_OF_PROGRESS = 100
 
 
 class Scheduler(nn.Module):
-    """Scores candidate tasks from their losses, gradients' agreement and the training's progress.
+    """Scores candidate tasks from their signals and the training's progress.
 
     >>> scheduler = Scheduler()
-    >>> signs = Agreement(torch.rand(7), torch.rand(7, 2), torch.rand(7, 2))
-    >>> scheduler(signs, torch.tensor([50])).shape
+    >>> signals = TaskSignals(torch.rand(7), torch.rand(7, 2), torch.rand(7, 2))
+    >>> scheduler(signals, torch.tensor([50])).shape
     torch.Size([7])
     """
 
@@ -28,14 +29,22 @@ class Scheduler(nn.Module):
         self.context = nn.Sequential(nn.Linear(65, 20), nn.Tanh(), nn.Linear(20, 10))
         self.score = nn.Sequential(nn.Linear(75, 20), nn.Tanh(), nn.Linear(20, 1))
 
-    def forward(self, signs: Agreement, step: torch.Tensor) -> torch.Tensor:
-        """Signs of T tasks, step [1] of the training's progress -> scores [T]."""
-        sequences = (signs.losses[:, None], signs.cosines, signs.norms)
+    @classmethod
+    def from_seed(cls, seed: int) -> Scheduler:
+        """A fresh one whose weights depend on the seed alone."""
+        with torch.random.fork_rng(devices=[]):
+            # torch.manual_seed would seed all GPUs as well
+            torch.default_generator.manual_seed(generator((seed, "scheduler")).initial_seed())
+            return cls()
+
+    def forward(self, signals: TaskSignals, step: torch.Tensor) -> torch.Tensor:
+        """Signals of T tasks, step int64 [1] of the training's progress -> scores [T]."""
+        sequences = (signals.losses[:, None], signals.cosines, signals.norms)
         read = [
             reader(sequence[..., None])[1][0].transpose(0, 1).flatten(1)  # both directions' ends
             for reader, sequence in zip(self.readers, sequences, strict=True)
         ]
-        now = self.progress.weight.index_select(0, step).expand(len(signs.losses), -1)
+        now = self.progress.weight.index_select(0, step).expand(len(signals.losses), -1)
         features = torch.cat((*read, now), 1)  # [T, 65]
         context = self.context(features).mean(0).expand(len(features), -1)
         scores: torch.Tensor = self.score(torch.cat((features, context), 1))

@@ -1,4 +1,4 @@
-"""An ATS decision's input, and the decision as a CUDA graph."""
+"""What a decision of ATS depends on, and the decision recorded as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from derts.selection.strategy import MetaBatch
 from derts.tasks.pool import TaskPool
 
 
-class Drawn(NamedTuple):
+class DrawnTasks(NamedTuple):
     """Candidates, and clean tasks for the reward, each with their `named_images`."""
 
     candidates: TaskPool
@@ -22,13 +22,13 @@ class Drawn(NamedTuple):
     rewarding_named: Named
 
 
-class Question(NamedTuple):
+class DecisionInputs(NamedTuple):
     """All that an update's decision depends on beside learner and scheduler.
 
     noise [2, T]: random numbers for trying and for choosing; step int64 [1], temperature [1].
     """
 
-    drawn: Drawn
+    drawn: DrawnTasks
     noise: torch.Tensor
     step: torch.Tensor
     temperature: torch.Tensor
@@ -37,44 +37,46 @@ class Question(NamedTuple):
         """All of them, in one order."""
         drawn = self.drawn
         pools = [*drawn.candidates.tensors().values(), *drawn.rewarding.tensors().values()]
-        rest = [*drawn.named, *drawn.rewarding_named, self.noise, self.step, self.temperature]
-        return pools + rest
+        return [*pools, *drawn.named, *drawn.rewarding_named, *self[1:]]
 
-    def on(self, device: torch.device) -> Question:
+    def on(self, device: torch.device) -> DecisionInputs:
         """The same on a device, fetched in the background, in memory of its own."""
         first, named, second, others = self.drawn
 
         def there(pair: Named) -> Named:
             return send(pair[0], device).clone(), send(pair[1], device).clone()
 
-        drawn = Drawn(
+        drawn = DrawnTasks(
             first.to(device).clone(), there(named), second.to(device).clone(), there(others)
         )
-        return Question(drawn, *(send(value, device).clone() for value in self[1:]))
+        return DecisionInputs(drawn, *(send(value, device).clone() for value in self[1:]))
 
 
-class Recorded:
+class RecordedDecision:
     """A decision as a CUDA graph: nothing of it waits for Python any more.
 
     Record it after a plain one, which plans and compiles what is used.
     """
 
     def __init__(
-        self, decide: Callable[[Question], torch.Tensor], question: Question, device: torch.device
+        self,
+        decide: Callable[[DecisionInputs], torch.Tensor],
+        inputs: DecisionInputs,
+        device: torch.device,
     ) -> None:
-        self.question = question.on(device)
+        self.inputs = inputs.on(device)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-            self.chosen = decide(self.question)
+            self.chosen = decide(self.inputs)
 
-    def fits(self, question: Question) -> bool:
+    def fits(self, inputs: DecisionInputs) -> bool:
         """Whether all shapes are those that were recorded."""
-        pairs = zip(self.question.tensors(), question.tensors(), strict=True)
+        pairs = zip(self.inputs.tensors(), inputs.tensors(), strict=True)
         return all(mine.shape == other.shape for mine, other in pairs)
 
-    def __call__(self, question: Question) -> MetaBatch:
+    def __call__(self, inputs: DecisionInputs) -> MetaBatch:
         """Decide, and give what was chosen."""
-        for mine, other in zip(self.question.tensors(), question.tensors(), strict=True):
+        for mine, other in zip(self.inputs.tensors(), inputs.tensors(), strict=True):
             mine.copy_(other, non_blocking=True)
         self.graph.replay()
-        return MetaBatch(self.question.drawn.candidates[self.chosen])
+        return MetaBatch(self.inputs.drawn.candidates[self.chosen])

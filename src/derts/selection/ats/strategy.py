@@ -1,4 +1,4 @@
-"""ATS, the adaptive task scheduler (Yao et al., NeurIPS 2021): a small network picks the tasks.
+"""ATS as a strategy: each update it tries a batch, learns from its reward and picks the real one.
 
 It is rewarded by accuracy on validation classes, which no other strategy here sees: say so
 wherever its numbers stand beside theirs. Two slips of the code its authors released are not
@@ -25,15 +25,15 @@ from derts.hardware import one_thread
 from derts.learners.anil import ANIL
 from derts.learners.embedding import Named, in_round_numbers, named_images
 from derts.learners.maml import MAML
-from derts.selection.agreement import (
-    Agreement,
-    Candidates,
-    gradient_agreement,
-    look_at,
+from derts.selection.ats.cuda_graph import DecisionInputs, DrawnTasks, RecordedDecision
+from derts.selection.ats.scheduler import STEPS_OF_PROGRESS, Scheduler, gumbel, sample_in_order
+from derts.selection.ats.signals import (
+    ObservedTasks,
+    TaskSignals,
+    observe_tasks,
     running_statistics,
+    task_signals,
 )
-from derts.selection.recorded import Drawn, Question, Recorded
-from derts.selection.scheduler import STEPS_OF_PROGRESS, Scheduler, gumbel, sample_in_order
 from derts.selection.strategy import Context, MetaBatch, State, Strategy, draw_one
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
@@ -50,36 +50,37 @@ class AdaptiveScheduler(Strategy):
     Several processes must come to the same choice to the bit: their schedulers stay on the CPU.
     """
 
+    scheduler: Scheduler
+    optimiser: torch.optim.Adam
+
     def __init__(self, config: StrategyConfig) -> None:
         self.warmup = config.warmup
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            self.scheduler = Scheduler()
-        self.optimiser = self._make_optimiser()
         self.baseline: torch.Tensor | None = None
         self.steps = 0
-        self._recorded: Recorded | None = None
         self._images_per_task = 0
-        self._ahead: tuple[int, Future[Drawn]] | None = None
+        self._recorded: RecordedDecision | None = None
+        self._ahead: tuple[int, Future[DrawnTasks]] | None = None
         self._drawer = ThreadPoolExecutor(1, "derts-draw")
 
     def check(self, context: Context) -> None:
-        if not isinstance(context.learner, ANIL | MAML):
+        learner = context.learner
+        if not isinstance(learner, ANIL | MAML):
             raise DertsError(
                 "ats compares gradients of support and query sets and needs a learner that adapts "
                 "by gradient steps: use --learner.name anil or maml, or another --strategy.name"
             )
         if context.validation_images is None:
             raise DertsError("ats needs validation classes: prepare the data with a val split")
-        draw_one(context, images=1)
-        if context.group.alone and context.learner.device.type == "cuda":
-            self.scheduler.to(context.learner.device)
-            self.optimiser = self._make_optimiser()
-
-    def _make_optimiser(self) -> torch.optim.Adam:
-        on_gpu = self.device.type == "cuda"
-        return torch.optim.Adam(
-            self.scheduler.parameters(), lr=LEARNING_RATE, fused=True, capturable=on_gpu
+        task = draw_one(context, images=1)
+        self._images_per_task = task.support.shape[1] + task.query.shape[1]
+        self.scheduler = Scheduler.from_seed(context.seed)
+        if context.group.alone and learner.device.type == "cuda":
+            self.scheduler.to(learner.device)
+        self.optimiser = torch.optim.Adam(
+            self.scheduler.parameters(),
+            lr=LEARNING_RATE,
+            fused=True,
+            capturable=self.device.type == "cuda",
         )
 
     @property
@@ -91,82 +92,36 @@ class AdaptiveScheduler(Strategy):
         if context.update < self.warmup:
             return MetaBatch(context.draw(context.meta_batch, "batch", context.update))
         with context.clock.phase("pool"):
-            question = self._question(context)
+            inputs = self._inputs(context)
         self.steps += 1
         if self._recorded is None and self.baseline is not None and self._records(context):
             decide = partial(self._decide, context)
-            self._recorded = Recorded(decide, question, context.learner.device)
-        if self._recorded is not None and self._recorded.fits(question):
+            self._recorded = RecordedDecision(decide, inputs, context.learner.device)
+        if self._recorded is not None and self._recorded.fits(inputs):
             with context.clock.phase("selecting"):
-                return self._recorded(question)
-        chosen = self._decide(context, question)
-        candidates = question.drawn.candidates
-        return MetaBatch(candidates.to(chosen.device)[chosen])
+                return self._recorded(inputs)
+        chosen = self._decide(context, inputs)
+        return MetaBatch(inputs.drawn.candidates.to(chosen.device)[chosen])
 
     def _records(self, context: Context) -> bool:
+        """Whether decisions can be recorded as a CUDA graph."""
         learner, validation = context.learner, context.validation_images
         assert validation is not None
         held = context.images.device == validation.device == learner.device
         return context.group.alone and held and learner.captures_on(context.images)
 
-    def _question(self, context: Context) -> Question:
+    def _inputs(self, context: Context) -> DecisionInputs:
         drawn = self._drawn(context)
         random = generator((context.seed, "ats", context.update))
         step = min(int(context.progress * STEPS_OF_PROGRESS), STEPS_OF_PROGRESS - 1)
         temperature = max(LEAST_TEMPERATURE, COOLING**self.steps)
         noise = gumbel(2, len(drawn.candidates), random)
-        found = (noise, torch.tensor([step]), torch.tensor([temperature]))
+        values = (noise, torch.tensor([step]), torch.tensor([temperature]))
         if context.learner.device.type == "cuda":
-            return Question(drawn, *(value.pin_memory() for value in found))
-        return Question(drawn, *found)
+            return DecisionInputs(drawn, *(value.pin_memory() for value in values))
+        return DecisionInputs(drawn, *values)
 
-    def _decide(self, context: Context, question: Question) -> torch.Tensor:
-        """Try a batch, learn from it, and choose the real one: its positions [meta_batch]."""
-        assert isinstance(context.learner, ANIL | MAML)
-        noise, step, temperature = (
-            value.to(self.device, non_blocking=True) for value in question[1:]
-        )
-        with running_statistics(context.learner):
-            with context.clock.phase("estimating"):
-                candidates = self._look_at(context, question.drawn)
-            with context.clock.phase("selecting"):
-                self._try(context, candidates, question.drawn, noise[0], step)
-        with context.clock.phase("selecting"), one_thread(), torch.no_grad():
-            scores = self.scheduler(candidates.signs, step) / temperature
-            return sample_in_order(scores, context.meta_batch, noise[1])[0]
-
-    def _look_at(self, context: Context, drawn: Drawn) -> Candidates:
-        learner, images, group = context.learner, context.images, context.group
-        pool = drawn.candidates
-        assert isinstance(learner, ANIL | MAML)
-        if group.alone:
-            seen = look_at(learner, images, pool, drawn.named)
-            return seen._replace(signs=seen.signs.finite_on(self.device))
-        part = pool[group.part(len(pool))]
-        mine = gradient_agreement(learner, images, part).finite_on(self.device)
-        signs = Agreement(*(group.gather(values, len(pool)) for values in mine))
-        return Candidates(pool, signs, lambda which: learner.outer_loss(images, pool[which]).loss)
-
-    def _try(
-        self,
-        context: Context,
-        candidates: Candidates,
-        drawn: Drawn,
-        noise: torch.Tensor,
-        step: torch.Tensor,
-    ) -> None:
-        """Sample a batch that is not trained on, and learn from its reward."""
-        with one_thread():
-            scores = self.scheduler(candidates.signs, step)
-            tried, likelihood = sample_in_order(scores, context.meta_batch, noise)
-        reward = self._reward(context, candidates, tried, drawn)
-        with one_thread():
-            self.optimiser.zero_grad()
-            (-likelihood).backward()
-            # only now: a scheduler on the CPU works while a GPU is still busy with the reward
-            self._learn(context.group.same(reward.to(self.device)))
-
-    def _drawn(self, context: Context) -> Drawn:
+    def _drawn(self, context: Context) -> DrawnTasks:
         """Candidates and reward tasks, drawn while the last update ran; then start on the next."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead[0] != context.update:
@@ -177,22 +132,81 @@ class AdaptiveScheduler(Strategy):
         self._ahead = following, self._drawer.submit(self._draw, context, following)
         return drawn
 
-    def _draw(self, context: Context, update: int) -> Drawn:
+    def _draw(self, context: Context, update: int) -> DrawnTasks:
         """Candidates share as many different images as one meta-batch has, to cost less."""
         assert context.draw_validation is not None
-        if not self._images_per_task:
-            task = context.draw(1, "check", 0)
-            self._images_per_task = task.support.shape[1] + task.query.shape[1]
+        assert context.validation_images is not None
         images = context.meta_batch * self._images_per_task
         count = CANDIDATES * context.meta_batch
         candidates = context.draw(count, "candidates", update, images)
         rewarding = context.draw_validation(context.meta_batch, "reward", update, images // 4)
-        assert context.validation_images is not None
         device = context.learner.device
-        return Drawn(
+        return DrawnTasks(
             *_ready_for(device, candidates, context.images),
             *_ready_for(device, rewarding, context.validation_images),
         )
+
+    def _decide(self, context: Context, inputs: DecisionInputs) -> torch.Tensor:
+        """Try a batch, learn from it, and choose the real one: its positions [meta_batch]."""
+        assert isinstance(context.learner, ANIL | MAML)
+        noise, step, temperature = (
+            value.to(self.device, non_blocking=True) for value in inputs[1:]
+        )
+        with running_statistics(context.learner):
+            with context.clock.phase("estimating"):
+                tasks = self._observe(context, context.learner, inputs.drawn)
+            with context.clock.phase("selecting"):
+                self._try(context, tasks, inputs.drawn, noise[0], step)
+        with context.clock.phase("selecting"), one_thread(), torch.no_grad():
+            scores = self.scheduler(tasks.signals, step) / temperature
+            return sample_in_order(scores, context.meta_batch, noise[1])[0]
+
+    def _observe(self, context: Context, learner: ANIL | MAML, drawn: DrawnTasks) -> ObservedTasks:
+        images, group, pool = context.images, context.group, drawn.candidates
+        if group.alone:
+            tasks = observe_tasks(learner, images, pool, drawn.named)
+            return tasks._replace(signals=tasks.signals.finite_on(self.device))
+        part = pool[group.part(len(pool))]
+        mine = task_signals(learner, images, part).finite_on(self.device)
+        signals = TaskSignals(*(group.gather(values, len(pool)) for values in mine))
+        return ObservedTasks(
+            pool, signals, lambda which: learner.outer_loss(images, pool[which]).loss
+        )
+
+    def _try(
+        self,
+        context: Context,
+        tasks: ObservedTasks,
+        drawn: DrawnTasks,
+        noise: torch.Tensor,
+        step: torch.Tensor,
+    ) -> None:
+        """Sample a batch that is not trained on, and learn from its reward."""
+        with one_thread():
+            scores = self.scheduler(tasks.signals, step)
+            tried, likelihood = sample_in_order(scores, context.meta_batch, noise)
+        reward = self._reward(context, tasks, tried, drawn)
+        with one_thread():
+            self.optimiser.zero_grad()
+            (-likelihood).backward()
+            # only now: a scheduler on the CPU works while a GPU is still busy with the reward
+            self._learn(context.group.same(reward.to(self.device)))
+
+    def _reward(
+        self, context: Context, tasks: ObservedTasks, tried: torch.Tensor, drawn: DrawnTasks
+    ) -> torch.Tensor:
+        """Accuracy on validation tasks (0 … 1) after one SGD step on those tried, then undone."""
+        assert context.validation_images is not None
+        learner: Any = context.learner
+        parameters = [value for value in learner.parameters() if value.requires_grad]
+        steps = torch.autograd.grad(tasks.loss(tried), parameters)
+        kept = [value.detach().clone() for value in parameters]
+        with torch.no_grad():
+            torch._foreach_sub_(parameters, steps, alpha=learner.inner_lr)
+            named = drawn.rewarding_named if learner.embeds else None
+            found = accuracies(learner, context.validation_images, drawn.rewarding, named).mean()
+            torch._foreach_copy_(parameters, kept)
+        return found
 
     def _learn(self, reward: torch.Tensor) -> None:
         """One REINFORCE step with a running mean of rewards as baseline.
@@ -207,23 +221,6 @@ class AdaptiveScheduler(Strategy):
         self.optimiser.step()
         self.baseline.mul_(BASELINE_MOMENTUM).add_((1 - BASELINE_MOMENTUM) * reward)
 
-    def _reward(
-        self, context: Context, candidates: Candidates, tried: torch.Tensor, drawn: Drawn
-    ) -> torch.Tensor:
-        """Accuracy on validation tasks (0 … 1) after one SGD step on those tried, then undone."""
-        assert context.validation_images is not None
-        learner: Any = context.learner
-        parameters = [value for value in learner.parameters() if value.requires_grad]
-        steps = torch.autograd.grad(candidates.loss(tried), parameters)
-        kept = [value.detach().clone() for value in parameters]
-        with torch.no_grad():
-            torch._foreach_sub_(parameters, steps, alpha=learner.inner_lr)
-            named = drawn.rewarding_named if learner.embeds else None
-            tasks, images = drawn.rewarding, context.validation_images
-            found = accuracies(learner, images, tasks, named).mean()
-            torch._foreach_copy_(parameters, kept)
-        return found
-
     def state_dict(self) -> State:
         return {
             "ats_scheduler": self.scheduler.state_dict(),
@@ -233,16 +230,17 @@ class AdaptiveScheduler(Strategy):
         }
 
     def load_state_dict(self, state: State) -> None:
-        if "ats_scheduler" in state:  # another strategy's warm-up has none
-            self.scheduler.load_state_dict(state["ats_scheduler"])
-            self.optimiser.load_state_dict(state["ats_optimiser"])
-            for group in self.optimiser.param_groups:  # this device's affair, not the state's
-                group["capturable"] = self.device.type == "cuda"
-            self._recorded = None
-            self.steps, baseline = state["ats_steps"], state["ats_baseline"]
-            self.baseline = None
-            if baseline is not None:
-                self.baseline = torch.tensor(baseline, dtype=torch.float64, device=self.device)
+        if "ats_scheduler" not in state:  # another strategy's warm-up has none
+            return
+        self.scheduler.load_state_dict(state["ats_scheduler"])
+        self.optimiser.load_state_dict(state["ats_optimiser"])
+        for group in self.optimiser.param_groups:  # this device's affair, not the state's
+            group["capturable"] = self.device.type == "cuda"
+        self._recorded = None
+        self.steps, baseline = state["ats_steps"], state["ats_baseline"]
+        self.baseline = None
+        if baseline is not None:
+            self.baseline = torch.tensor(baseline, dtype=torch.float64, device=self.device)
 
 
 def _ready_for(device: torch.device, pool: TaskPool, table: ImageTable) -> tuple[TaskPool, Named]:

@@ -1,4 +1,7 @@
-"""Do the support and query sets of a task pull a model the same way? All tasks at once."""
+"""What ATS knows of a task: its loss, and whether its support and query gradients agree.
+
+All tasks are looked at together, without touching the learner.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from derts.hardware import send
 from derts.learners.anil import ANIL
 from derts.learners.base import query_losses
 from derts.learners.embedding import (
+    Named,
     TaskFeatures,
     evaluation_mode,
     named_images,
@@ -27,8 +31,8 @@ Layers = list[torch.Tensor]
 LARGE = 1e4
 
 
-class Agreement(NamedTuple):
-    """What ATS looks at, for T tasks and the L tensors that the inner loop adapts.
+class TaskSignals(NamedTuple):
+    """The signals of T tasks, for the L tensors that the inner loop adapts.
 
     losses   [T]     query loss after adaptation
     cosines  [T, L]  between the support gradient before and the query gradient after adaptation
@@ -39,21 +43,21 @@ class Agreement(NamedTuple):
     cosines: torch.Tensor
     norms: torch.Tensor
 
-    def finite_on(self, device: torch.device) -> Agreement:
+    def finite_on(self, device: torch.device) -> TaskSignals:
         """The same on a device; what overflowed is large, or nothing where it has no value."""
         on_device = (values.float().to(device) for values in self)
-        return Agreement(*(values.nan_to_num(0.0, LARGE, -LARGE) for values in on_device))
+        return TaskSignals(*(values.nan_to_num(0.0, LARGE, -LARGE) for values in on_device))
 
 
-class Candidates(NamedTuple):
-    """Tasks that were looked at, and what was seen.
+class ObservedTasks(NamedTuple):
+    """Tasks whose signals are known, on the learner's device.
 
     loss(which) is the mean outer loss of the tasks at indices `which`, with a graph. With pool and
     indices on a GPU, neither it nor pool[which] makes the program wait.
     """
 
     pool: TaskPool
-    signs: Agreement
+    signals: TaskSignals
     loss: Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -68,23 +72,23 @@ def running_statistics(learner: ANIL | MAML) -> Iterator[None]:
         learner.train(was_training)
 
 
-def look_at(
+def observe_tasks(
     learner: ANIL | MAML,
     images: ImageTable,
     pool: TaskPool,
-    named: tuple[torch.Tensor, torch.Tensor] | None = None,
-) -> Candidates:
-    """Signs of all tasks, and their losses for later; call within `running_statistics`.
-
-    The candidates' pool is where the learner is.
+    named: Named | None = None,
+) -> ObservedTasks:
+    """Signals of all tasks, and their losses for later; call within `running_statistics`.
 
     ANIL embeds every different image once, with a graph: whichever tasks' loss is asked for, the
     forward pass has been made. `named`: the `named_images` of the pool, where they are known.
     """
     if isinstance(learner, MAML):
-        signs = gradient_agreement(learner, images, pool)
+        signals = task_signals(learner, images, pool)
         here = pool.to(learner.device)
-        return Candidates(here, signs, lambda which: learner.outer_loss(images, here[which]).loss)
+        return ObservedTasks(
+            here, signals, lambda which: learner.outer_loss(images, here[which]).loss
+        )
     if named is None:
         named = named_images(torch.cat((pool.support, pool.query), 1), len(images))
     features = learner.features(images.gather(named[0])[None])[0]
@@ -99,11 +103,11 @@ def look_at(
 
     with torch.no_grad():
         support, query = features[places].tensor_split([shots], 1)
-        signs = _compare(*_of_head(learner, TaskFeatures(here, support, query)))
-    return Candidates(here, signs, loss)
+        signals = _signals(*_head_gradients(learner, TaskFeatures(here, support, query)))
+    return ObservedTasks(here, signals, loss)
 
 
-def gradient_agreement(learner: ANIL | MAML, images: ImageTable, pool: TaskPool) -> Agreement:
+def task_signals(learner: ANIL | MAML, images: ImageTable, pool: TaskPool) -> TaskSignals:
     """Losses, cosines and norms of every task, without touching the learner.
 
     ANIL's inner loop adapts the head, so its layers are the head's weight and bias, whose
@@ -112,19 +116,23 @@ def gradient_agreement(learner: ANIL | MAML, images: ImageTable, pool: TaskPool)
     parts = []
     with evaluation_mode(learner):
         for part in task_features(learner, images, pool):
-            found = _of_head(learner, part) if isinstance(learner, ANIL) else _of_all(learner, part)
-            parts.append(_compare(*found))
-    return Agreement(*(torch.cat(values) for values in zip(*parts, strict=True)))
+            found = (
+                _head_gradients(learner, part)
+                if isinstance(learner, ANIL)
+                else _all_gradients(learner, part)
+            )
+            parts.append(_signals(*found))
+    return TaskSignals(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
 
-def _compare(losses: torch.Tensor, support: Layers, query: Layers) -> Agreement:
+def _signals(losses: torch.Tensor, support: Layers, query: Layers) -> TaskSignals:
     pairs = [(a.flatten(1), b.flatten(1)) for a, b in zip(support, query, strict=True)]
     cosines = torch.stack([F.cosine_similarity(a, b, 1) for a, b in pairs], 1)
     norms = torch.stack([torch.linalg.vector_norm(b, dim=1) for _, b in pairs], 1)
-    return Agreement(losses, cosines, norms)
+    return TaskSignals(losses, cosines, norms)
 
 
-def _of_head(learner: ANIL, part: TaskFeatures) -> tuple[torch.Tensor, Layers, Layers]:
+def _head_gradients(learner: ANIL, part: TaskFeatures) -> tuple[torch.Tensor, Layers, Layers]:
     device = learner.device
     support_labels = send(part.pool.support_labels, device)
     query_labels = send(part.pool.query_labels, device)
@@ -143,28 +151,23 @@ def _of_head(learner: ANIL, part: TaskFeatures) -> tuple[torch.Tensor, Layers, L
     )
 
 
-def _of_all(learner: MAML, part: TaskFeatures) -> tuple[torch.Tensor, Layers, Layers]:
+def _all_gradients(learner: MAML, part: TaskFeatures) -> tuple[torch.Tensor, Layers, Layers]:
     device = learner.device
     support_labels = send(part.pool.support_labels, device)
     query_labels = send(part.pool.query_labels, device)
     adapted = learner.adapt(part.support, support_labels)
-    shots = part.support.shape[1]
     losses = query_losses(learner.logits(adapted, part.query), query_labels)[0]
 
-    def support_loss(
+    def loss(
         parameters: dict[str, torch.Tensor], images: torch.Tensor, labels: torch.Tensor
     ) -> torch.Tensor:
-        return F.cross_entropy(learner.run(parameters, images), labels)
-
-    def query_loss(
-        parameters: dict[str, torch.Tensor], images: torch.Tensor, labels: torch.Tensor
-    ) -> torch.Tensor:
-        return F.cross_entropy(learner.run(parameters, images)[shots:], labels)
+        # the query labels come with support and query images, normalised together
+        return F.cross_entropy(learner.run(parameters, images)[-len(labels) :], labels)
 
     meta: dict[str, torch.Tensor] = dict(learner.network.named_parameters())
     both = torch.cat((part.support, part.query), 1)
-    first = vmap(grad(support_loss), (None, 0, 0), randomness="different")
-    second = vmap(grad(query_loss), randomness="different")
+    first = vmap(grad(loss), (None, 0, 0), randomness="different")
+    second = vmap(grad(loss), randomness="different")
     support = first(meta, part.support, support_labels)
     query = second(adapted.parameters, both, query_labels)
     return losses, list(support.values()), list(query.values())
