@@ -2,12 +2,12 @@
 
 import hashlib
 import io
+import json
 import os
 import pickle
 import socket
 import struct
 import subprocess
-import sys
 import zipfile
 import zlib
 from pathlib import Path
@@ -18,6 +18,7 @@ import pytest
 import torch
 from PIL import Image
 
+from derts.cli import run
 from derts.data import open_store
 from derts.data import prepare as make_store
 from derts.errors import DertsError
@@ -108,8 +109,8 @@ def test_an_image_bomb_is_named_and_not_unpacked(side: int, tmp_path: Path) -> N
     bomb = photos(tmp_path / "photos") / "class-2" / "bomb.png"
     bomb.write_bytes(huge_png(side))
     with pytest.raises(DertsError, match=r"bomb\.png.*--skip-broken"):
-        make_store(tmp_path / "photos", tmp_path / "store", size=16, workers=1)
-    make_store(tmp_path / "photos", tmp_path / "store", size=16, workers=1, skip_broken=True)
+        make_store(tmp_path / "photos", tmp_path / "store", size=16)
+    make_store(tmp_path / "photos", tmp_path / "store", size=16, skip_broken=True)
     assert sum(map(len, open_store(tmp_path / "store").values())) == 10
 
 
@@ -120,34 +121,44 @@ def test_loops_of_links_end(tmp_path: Path) -> None:
     (folder / "up").symlink_to(tmp_path)
     (folder / "class-1" / "self.png").symlink_to(folder / "class-1" / "self.png")
     with pytest.raises(DertsError, match=r"self\.png"):
-        make_store(folder, tmp_path / "store", size=16, workers=1)
-    make_store(folder, tmp_path / "store", size=16, workers=1, skip_broken=True)
+        make_store(folder, tmp_path / "store", size=16)
+    make_store(folder, tmp_path / "store", size=16, skip_broken=True)
     assert sum(map(len, open_store(tmp_path / "store").values())) == 10
 
 
 def test_a_pipe_among_the_images_does_not_hang(tmp_path: Path) -> None:
     folder = photos(tmp_path / "photos")
     os.mkfifo(folder / "class-1" / "pipe.png")
+    with pytest.raises(DertsError, match=r"pipe\.png"):
+        make_store(folder, tmp_path / "store", size=16)
+
+
+def test_postscript_is_not_handed_to_another_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may write files, and loop for ever."""
+    folder = photos(tmp_path / "photos")
+    marker = tmp_path / "written"
+    monkeypatch.setattr(subprocess, "check_call", lambda *_, **__: marker.touch())
     script = (
-        "import sys; from derts.cli import run;"
-        "sys.exit(run(['data', 'prepare', 'photos', 'store', '--size', '16', '--workers', '1']))"
+        f"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n({marker}) (w) file\n"
     )
-    answer = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
-    assert answer.returncode == 2
-    assert "pipe.png" in answer.stderr
+    (folder / "class-1" / "photo.png").write_text(script)
+    words = ["data", "prepare", str(folder), str(tmp_path / "store"), "--size", "16"]
+    assert run(words) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if "preparing" not in line]
+    assert len(lines) == 1
+    assert "class-1/photo.png" in lines[0]
+    assert "not an image of a known format" in lines[0]
+    assert not marker.exists()
 
 
 def test_names_that_a_terminal_would_obey_are_escaped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from derts.cli import run
-
     folder = photos(tmp_path / "photos")
     (folder / "class-1" / "a\x1b[2J\nderts: all is well\r.png").write_bytes(b"broken")
-    words = ["data", "prepare", str(folder), str(tmp_path / "store"), "--workers", "1"]
-    assert run([*words, "--size", "16"]) == 2
+    assert run(["data", "prepare", str(folder), str(tmp_path / "store"), "--size", "16"]) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if "preparing" not in line]
     assert len(lines) == 1
     assert lines[0].isprintable()
@@ -167,10 +178,10 @@ def test_a_csv_that_names_a_path_outside_is_refused(name: str, tmp_path: Path) -
         rows = f"filename,label\na.png,cat\n{name},dog\n"
         (tmp_path / "mini" / f"{split}.csv").write_text(rows)
     if name == "link.png":  # a link that the folder's owner made is their word, not the csv's
-        make_store(tmp_path / "mini", tmp_path / "store", size=16, workers=1)
+        make_store(tmp_path / "mini", tmp_path / "store", size=16)
         return
     with pytest.raises(DertsError, match=r"outside of images/"):
-        make_store(tmp_path / "mini", tmp_path / "store", size=16, workers=1)
+        make_store(tmp_path / "mini", tmp_path / "store", size=16)
     assert not (tmp_path / "store").exists()
 
 
@@ -184,15 +195,13 @@ def test_an_archive_that_names_paths_outside_writes_nothing_there(tmp_path: Path
             for name in ("../../evil", "/tmp/evil", "data"):
                 archive.writestr(f"{name}.npy", buffer.getvalue())
     with pytest.raises(DertsError, match="has no array 'offsets'"):
-        make_store(folder, tmp_path / "store", size=16, workers=1)
+        make_store(folder, tmp_path / "store", size=16)
     assert not list(tmp_path.rglob("evil*"))
 
 
 @pytest.mark.parametrize("name", ["../evil", "a/b", "", ".", "x\0y", "CON:", "é"])
 def test_a_store_whose_split_names_lead_elsewhere_is_refused(name: str, tmp_path: Path) -> None:
-    import json
-
-    make_store(photos(tmp_path / "photos"), tmp_path / "store", size=16, workers=1)
+    make_store(photos(tmp_path / "photos"), tmp_path / "store", size=16)
     path = tmp_path / "store" / "store.json"
     content = json.loads(path.read_text())
     content["splits"][name] = content["splits"].pop("train")
