@@ -39,6 +39,7 @@ def test_every_ordered_choice_is_equally_likely(size: int, count: int) -> None:
 
 def test_rows_of_unequal_sizes_are_each_uniform_and_distinct() -> None:
     sizes = np.tile([20, 21, 39, 40, 60, 1000], 3000)
+    assert (draw_distinct(np.full(99, 2**40), 20, numpy_generator(0)).max(1) > 2**36).all()
     rows = draw_distinct(sizes, 20, numpy_generator(0))
     assert len(rows) * 20 > 3 * AT_ONCE
     assert (np.diff(np.sort(rows, 1), axis=1) > 0).all()

@@ -107,8 +107,9 @@ class TaskPool:
         key = which if isinstance(which, slice) else torch.as_tensor(which)
         if isinstance(key, torch.Tensor) and key.ndim == 0:
             key = key.reshape(1)
-        part = self._with({name: tensor[key] for name, tensor in self.tensors().items()})
-        return replace(part, recipe=self._noted(f"{len(part)} of {len(self)} tasks", len(part)))
+        tensors = {name: tensor[key] for name, tensor in self.tensors().items()}
+        count = len(tensors["support"])
+        return self._with(tensors, self._noted(f"{count} of {len(self)} tasks", count))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TaskPool):
@@ -138,8 +139,8 @@ class TaskPool:
         values = ((name, getattr(self, name)) for name in TENSORS)
         return {name: value for name, value in values if value is not None}
 
-    def _with(self, tensors: dict[str, torch.Tensor]) -> TaskPool:
-        return TaskPool(**tensors, way=self.way, recipe=self.recipe)
+    def _with(self, tensors: dict[str, torch.Tensor], recipe: Recipe | None = None) -> TaskPool:
+        return TaskPool(**tensors, way=self.way, recipe=self.recipe if recipe is None else recipe)
 
     def relabelled(self, by: str, **tensors: torch.Tensor) -> TaskPool:
         """The same tasks with other `tensors` by name, and a recipe that says so.
@@ -150,8 +151,8 @@ class TaskPool:
         >>> pool.relabelled("majority vote", query_labels=torch.tensor([[1, 0]]))
         TaskPool(1 tasks: 2 way, 2 support and 2 query images each; relabelled by majority vote)
         """
-        changed = self._with({**self.tensors(), **tensors})
-        return replace(changed, recipe=self._noted(f"relabelled by {by}", len(self)))
+        recipe = self._noted(f"relabelled by {by}", len(self))
+        return self._with({**self.tensors(), **tensors}, recipe)
 
     def split(self, size: int) -> Iterator[TaskPool]:
         """Consecutive pools of `size` tasks, the last one perhaps shorter."""
@@ -187,7 +188,7 @@ class TaskPool:
             "changes": [f"{len(pools)} pools concatenated"],
             "pools": [pool.recipe for pool in pools],
         }
-        return replace(pools[0]._with(joined), recipe=recipe)
+        return pools[0]._with(joined, recipe)
 
     def _checked(self) -> TaskPool:
         """This pool, or a ValueError that says what cannot be."""

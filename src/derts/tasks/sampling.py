@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from derts.data.table import ImageTable
 from derts.errors import DertsError
@@ -127,30 +129,36 @@ def draw_distinct(sizes: Integers, count: int, random: np.random.Generator) -> I
     few = sizes < 2 * count  # so few to choose from that most draws would be duplicates
     found = np.empty((len(sizes), count), np.int64)
     for method, rows in ((_by_redrawing, np.flatnonzero(~few)), (_by_sorting, np.flatnonzero(few))):
-        for part in np.split(rows, range(AT_ONCE // count, len(rows), AT_ONCE // count)):
-            if len(part):
-                found[part] = method(sizes[part], count, random)
+        step = max(1, AT_ONCE // count)
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step]
+            found[part] = method(sizes[part], count, random)
     return found
 
 
-def _by_redrawing(sizes: Integers, count: int, random: np.random.Generator) -> Integers:
+def _by_redrawing(
+    sizes: Integers, count: int, random: np.random.Generator
+) -> NDArray[np.integer[Any]]:
     """Draw with replacement, then draw duplicates again until there are none.
 
     Which ones are drawn again depends only on which are equal, never on their values: all values
     are treated alike, so that all ordered choices are equally likely.
     """
-    columns, bits = np.arange(count), (count - 1).bit_length()
-    found = (random.random((len(sizes), count)) * sizes[:, None]).astype(np.int64)
-    rows, part = np.arange(len(sizes)), found
+    bits = (count - 1).bit_length()
+    kind = np.int32 if int(sizes.max()) << bits < 2**31 else np.int64  # the narrower, the faster
+    found: NDArray[np.integer[Any]]
+    found = (random.random((len(sizes), count)) * sizes[:, None]).astype(kind)
+    rows, part, columns = np.arange(len(sizes)), found, np.arange(count, dtype=kind)
     while True:
-        order = np.sort(part << bits | columns, axis=1)  # by value, with the column it stands in
+        order = part << bits | columns  # by value, with the column that it stands in
+        order.sort(axis=1)
         equal = np.flatnonzero((order[:, 1:] ^ order[:, :-1]) < 1 << bits)
         if not len(equal):
             return found
         row, place = np.divmod(equal, count - 1)
         column = order[row, place + 1] & (1 << bits) - 1
         row = rows[row]
-        found[row, column] = (random.random(len(row)) * sizes[row]).astype(np.int64)
+        found[row, column] = (random.random(len(row)) * sizes[row]).astype(kind)
         rows = row[np.diff(row, prepend=-1) > 0]
         part = found[rows]
 
