@@ -55,7 +55,8 @@ def measure(strategy: str, seed: int) -> dict[str, Any]:
     images, learner = tables["train"], trainer.learner
     smallest = min(len(group) for group in images.class_indices())
     way, shot = 20, min(20, smallest - 5)
-    learner.way = way  # type: ignore[assignment]
+    assert isinstance(learner, derts.ProtoNet)
+    learner = learner.with_way(way)
     tasks = enough_tasks(images, way, 5)
     pool = TaskSampler(images).draw(tasks=tasks, way=way, shot=shot, query=5, seed=1)
     ranked = rank_images(images, pool, look_at(learner, images, pool))

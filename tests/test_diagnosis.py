@@ -11,7 +11,6 @@ from derts.config import LearnerConfig, ModelConfig
 from derts.data import ImageTable
 from derts.diagnosis import diagnose, distance_rank_correlation, relative_error
 from derts.learners import build_learner
-from derts.learners.bank import FeatureBank
 from derts.tasks import TaskNoise, TaskPool, generator
 
 Tables = dict[str, ImageTable]
@@ -52,13 +51,6 @@ def test_every_estimate_of_a_learner_is_shown(name: str, letters: Tables) -> Non
     for row in found.estimates:
         assert all(error >= 0 for error in row["error"].values())
         assert 1 <= row["effective_tasks"] <= 6
-    if name != "maml":
-        dim = int(learner.backbone.dim)  # type: ignore[arg-type]
-        learner.bank = FeatureBank(images, dim, torch.float32, learner.device)
-        stale = diagnose(learner, images, pool, draws=5).estimates[-1]
-        assert stale["estimate"] == "logit, from the bank"
-        # nothing in it is fresh yet, so all is embedded now
-        assert stale["error"] == pytest.approx(rows["logit"]["error"], rel=1e-4)
     assert {row["score"] for row in found.scores} >= {"loss", "error"}
     assert all(0 <= row["auroc"] <= 1 for row in found.scores)
     clean = TaskPool.sample(images, tasks=20, way=3, shot=2, query=3, seed=0)

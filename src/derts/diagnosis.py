@@ -80,9 +80,6 @@ def diagnose(
         for name in names:
             rows.append(_row(name, found.gradients[name], exact, count, seed))
             advance(1, note=name)
-        if learner.bank is not None:  # what it costs that its features are older than the model
-            stale = estimate_pool(learner, images, pool, ("logit",)).gradients["logit"]
-            rows.append(_row("logit, from the bank", stale, exact, count, seed))
     return Diagnosis(
         len(pool),
         count,

@@ -21,7 +21,7 @@ from derts.data.decode import Pixels, decode, fit, strict_pillow
 from derts.data.folders import list_images
 from derts.errors import DertsError
 from derts.files import write_atomically
-from derts.learners import AnyLearner, build_learner
+from derts.learners import AnyLearner, ProtoNet, build_learner
 from derts.learners.embedding import evaluation_mode
 from derts.training.checkpoint import judged_weights, newest_checkpoint, say
 from derts.training.run_folder import Run
@@ -69,25 +69,24 @@ class FewShotModel:
         empty = [name for name in names if not len(classes[name])]
         if empty:
             raise DertsError(f"class {empty[0]!r} of the support has no image: add at least one")
-        self._check_way(len(names))
+        learner = self._learner_for(len(names))
         labels = torch.tensor([n for n, name in enumerate(names) for _ in classes[name]])
         pixels = torch.stack([self.pixels(image) for name in names for image in classes[name]])
         with evaluation_mode(self.learner):
             features = self._features(pixels)
-            adapted = self.learner.adapt(features, labels[None].to(self.learner.device))
+            adapted = learner.adapt(features, labels[None].to(self.learner.device))
         return Classifier(self, names, adapted)
 
-    def _check_way(self, way: int) -> None:
-        learner: Any = self.learner
-        if way == learner.way:
-            return
-        if self.config.learner.name != "protonet":
-            raise DertsError(
-                f"support has {way} classes but this {self.config.learner.name} was trained for "
-                f"{learner.way}: give {learner.way} class folders, train with --tasks.way {way}, "
-                "or use protonet, which takes any number"
-            )
-        learner.way = way  # prototypes: nothing that was learned depends on their number
+    def _learner_for(self, way: int) -> AnyLearner:
+        if way == self.learner.way:
+            return self.learner
+        if isinstance(self.learner, ProtoNet):
+            return self.learner.with_way(way)
+        raise DertsError(
+            f"support has {way} classes but this {self.config.learner.name} was trained for "
+            f"{self.learner.way}: give {self.learner.way} class folders, train with --tasks.way "
+            f"{way}, or use protonet, which takes any number"
+        )
 
     def _features(self, pixels: torch.Tensor) -> torch.Tensor:
         """uint8 [n, size, size, channels] -> features [1, n, …]."""

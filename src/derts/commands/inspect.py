@@ -72,6 +72,7 @@ def inspect(arguments: Sequence[str]) -> None:
         rank_images,
         wrong_among_first,
     )
+    from derts.learners import ProtoNet
     from derts.progress import progress
     from derts.tasks import Noise, TaskPool, TaskSampler
     from derts.training.drawing import task_noise
@@ -96,9 +97,9 @@ def inspect(arguments: Sequence[str]) -> None:
             noise=noise,
         )
 
-    learner: Any = trainer.learner
+    learner = trainer.learner
     wide, deep = settings.way, settings.shot
-    if run.config.learner.name == "protonet":
+    if isinstance(learner, ProtoNet):
         smallest = min(len(group) for group in images.class_indices())
         wide = max(wide, min(MOST_CLASSES, len(images.class_names)))
         deep = max(deep, min(MOST_EXAMPLES, smallest - settings.query))
@@ -107,12 +108,11 @@ def inspect(arguments: Sequence[str]) -> None:
     total = tasks * (1 if noise is None else 2)
     sampler = TaskSampler(images)
     with progress("inspecting", total, "tasks", quiet=options.quiet) as advance:
-        learner.way = wide
         pool = draw("inspect", wide, deep, None)
-        looks = look_at(learner, images, pool, options.seed, advance)
+        broad = learner.with_way(wide) if isinstance(learner, ProtoNet) else learner
+        looks = look_at(broad, images, pool, options.seed, advance)
         notes = []
         if noise is not None:
-            learner.way = settings.way
             noisy = draw("noisy", settings.way, settings.shot, noise)
             seen = look_at(learner, images, noisy, options.seed, advance)
             first, wrong, share = wrong_among_first(noisy, seen)
