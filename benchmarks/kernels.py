@@ -37,7 +37,11 @@ def augmentation() -> list[Row]:
     ours = apply_augmentation(images, drawn).cpu()
     wrong = int((ours != apply_augmentation(images.cpu(), drawn.cpu())).sum())
     time = gpu_milliseconds(lambda: apply_augmentation(images, drawn))
-    values = {"augment": {"horizontal_flip": True, "translation": 8}, "meta_batch": 4, "updates": 10}
+    values = {
+        "augment": {"horizontal_flip": True, "translation": 8},
+        "meta_batch": 4,
+        "updates": 10,
+    }
     table = ImageTable(images, torch.arange(3200) % 64, tuple(map(str, range(64))))
     losses = []
     for records in (True, False):
