@@ -47,8 +47,8 @@ class Comparison:
         seeds = sorted(ours.keys() & theirs.keys())
         if not seeds:
             raise DertsError(
-                f"no seed in common: {variant} has {_seeds(ours)}, {baseline} has {_seeds(theirs)}; "
-                "train both with the same --seed"
+                f"no seed in common: {variant} has {_seeds(ours)}, {baseline} has "
+                f"{_seeds(theirs)}; train both with the same --seed"
             )
         return paired_difference([ours[s] for s in seeds], [theirs[s] for s in seeds])
 
