@@ -63,13 +63,3 @@ def test_other_shells_know_every_command(shell: str, capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out
     assert all(name.split()[-1] in shown for name in COMMANDS)
     assert "min-images" in shown
-
-
-@pytest.mark.parametrize("name", list(COMMANDS))
-def test_every_help_has_examples_that_name_the_command(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        run([*name.split(), "--help"])
-    examples = capsys.readouterr().out.partition("Examples:")[2]
-    assert f"  derts {name}" in examples

@@ -43,7 +43,7 @@ commands = {
     "compare": ["run", "run"],
     "export": ["run", "model.safetensors"],
     "predict": ["run", "--support", "photos", "--query", "inbox"],
-    "inspect": ["run", "--tasks", "10"],
+    "inspect": ["run"],
     "completion": ["bash"],
     "reproduce": ["table3", "case-study", "--dataset", "glyphs", "--updates-scale", "0.0005",
                   "--seeds", "1", "--only", "strategy=derts", "--devices", "cpu", "--quiet"],

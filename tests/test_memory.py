@@ -7,16 +7,17 @@ import sys
 
 import pytest
 
-from derts.memory import keep_freed_memory
+from derts.hardware import keep_freed_memory
 
 PROGRAM = """
 import resource
-from derts.memory import keep_freed_memory
+import torch
+from derts.hardware import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(8):
-        bytearray(b"1") * 48_000_000
+        torch.empty(12_000_000).fill_(1.0)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 given_back = faults()

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from derts import __version__
 from derts.errors import DISK_FULL, DertsError
-from derts.memory import keep_freed_memory
 
 COMMANDS = {
     "demo": ("derts.commands.demo:demo", "random against derts on built-in, mislabelled tasks"),
@@ -21,7 +20,7 @@ COMMANDS = {
     "train": ("derts.commands.train:train", "train a few-shot learner and evaluate it"),
     "report": ("derts.commands.report:report", "one page about runs, for a browser"),
     "predict": ("derts.commands.predict:predict", "label images by a few examples per class"),
-    "export": ("derts.commands.export:export", "write a run's model as one file with a card"),
+    "export": ("derts.commands.predict:export", "write a run's model as one file with a card"),
     "inspect": ("derts.commands.inspect:inspect", "which classes and images look mislabelled"),
     "runs": ("derts.commands.runs:runs", "list run folders with status and result"),
     "compare": ("derts.commands.runs:compare", "runs side by side, paired over seeds"),
@@ -36,7 +35,6 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0 success, 2 bad input or interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    keep_freed_memory()
     # a shell that starts us in the background lets us inherit «ignored»
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(run(given))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 SELECTION_PHASES = ("pool", "embedding", "estimating", "selecting")
 """Phases that a strategy spends on choosing tasks."""
@@ -43,6 +44,8 @@ class Clock:
     def settle(self, name: str) -> None:
         """Wait for the device, counting the wait towards a phase."""
         if self.device.type == "cuda":
+            import torch  # the names of phases are for `derts --help` as well
+
             with self.phase(name):
                 torch.cuda.synchronize(self.device)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,22 +33,21 @@ PAIRS = 20_000  # pairs of tasks whose distances are ranked
 class Diagnosis:
     """What `derts diagnose` shows.
 
-    estimates  one row per estimate: relative error of the pool's exact gradient by weighting,
-               rank correlation of distances with the exact ones, largest and effective weight
-    random     relative error of random subsets of the same size: mean, and spread over draws
-    scores     one row per noise score: how well it tells noisy tasks from clean (None: no noise)
+    pool, selected  tasks in the pool, and in each selection
+    random          relative error of random subsets of the same size: mean, and spread over draws
+    estimates       one row per estimate: relative error of the pool's exact gradient by weighting,
+                    rank correlation of distances with the exact ones, largest and effective weight
+    scores          one row per noise score: how well it tells noisy tasks from clean (None: no
+                    noise)
+    mislabelled     share of wrong labels in the pool
     """
 
     pool: int
     selected: int
     random: dict[str, float]
-    estimates: list[dict[str, Any]] = field(default_factory=list)
-    scores: list[dict[str, Any]] = field(default_factory=list)
-    mislabelled: float = 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
+    estimates: list[dict[str, Any]]
+    scores: list[dict[str, Any]]
+    mislabelled: float
 
 
 def diagnose(
@@ -59,7 +58,7 @@ def diagnose(
     ratio: float = 0.3,
     draws: int = 100,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Diagnosis:
     """Compare every estimate with the pool's exact gradient.
 
@@ -68,7 +67,7 @@ def diagnose(
     """
     names = usable_estimates(learner)
     count = max(1, round(ratio * len(pool)))
-    with (progress or silent)("diagnosing", len(names) + 1, "steps") as advance:
+    with progress("diagnosing", len(names) + 1, "steps") as advance:
         exact = exact_gradients(learner, images, pool)
         advance(1, note="exact gradients")
         cheap = [name for name in names if name != "exact"]
@@ -78,45 +77,35 @@ def diagnose(
         found.gradients["exact"] = exact
         rows = []
         for name in names:
-            rows.append(_row(name, found.gradients[name], exact, count, seed))
+            rows.append(_estimate_row(name, found.gradients[name], exact, count, seed))
             advance(1, note=name)
+    random = generator((seed, "random subsets"))
+    errors = torch.tensor(
+        [
+            relative_error(exact, _random_subset(len(exact), count, random), torch.ones(count))
+            for _ in range(draws)
+        ]
+    )
     return Diagnosis(
-        len(pool),
-        count,
-        _random_subsets(exact, found, count, draws, seed),
-        rows,
-        _scores(found, pool),
-        round(float(pool.mislabelled().mean()), 6),
+        pool=len(pool),
+        selected=count,
+        random={"mean": float(errors.mean()), "deviation": float(errors.std()), "draws": draws},
+        estimates=rows,
+        scores=_score_rows(found, pool),
+        mislabelled=round(float(pool.mislabelled().mean()), 6),
     )
 
 
 def relative_error(exact: torch.Tensor, indices: torch.Tensor, weights: torch.Tensor) -> float:
-    """‖Σ_S w g − Σ_M g‖ / ‖Σ_M g‖ for exact gradients [N, P]; weights [K] are scaled to Σw = N."""
+    """‖Σ_S w g − Σ_M g‖ / ‖Σ_M g‖ for exact gradients [N, P]; weights [K] are scaled to Σw = N.
+
+    >>> exact = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0], [0.0, 3.0]])
+    >>> round(relative_error(exact, torch.tensor([0, 1]), torch.tensor([3.0, 1.0])), 3)
+    0.6
+    """
     weights = (weights / weights.sum() * len(exact)).to(exact)
     target = exact.sum(0)
     return float((weights @ exact[indices.to(exact.device)] - target).norm() / target.norm())
-
-
-def _row(
-    name: str, gradients: torch.Tensor, exact: torch.Tensor, count: int, seed: int
-) -> dict[str, Any]:
-    selection = select(gradients, count)
-    row: dict[str, Any] = {"estimate": name, "size": gradients.shape[1], "error": {}}
-    for kind in WEIGHTINGS:
-        weights = selection_weights(kind, gradients, selection.indices, selection.weights)
-        row["error"][kind] = relative_error(exact, selection.indices, weights)
-    errors = []
-    random = generator((seed, "subset"))
-    for _ in range(CALIBRATED_DRAWS):
-        order = torch.randperm(len(gradients), generator=random)[:count]
-        fitted = selection_weights("calibrated", gradients, order, torch.ones(count))
-        errors.append(relative_error(exact, order, fitted))
-    row["error"]["random subset, calibrated"] = sum(errors) / len(errors)
-    counts = selection.weights
-    row["largest_count"] = float(counts.max())
-    row["effective_tasks"] = float(counts.sum().square() / counts.square().sum())
-    row["rank_correlation"] = distance_rank_correlation(gradients, exact, seed)
-    return row
 
 
 def distance_rank_correlation(first: torch.Tensor, second: torch.Tensor, seed: int) -> float:
@@ -135,24 +124,39 @@ def distance_rank_correlation(first: torch.Tensor, second: torch.Tensor, seed: i
     return float(torch.corrcoef(torch.stack((ranks(first), ranks(second))))[0, 1])
 
 
-def _random_subsets(
-    exact: torch.Tensor, found: PoolEstimate, count: int, draws: int, seed: int
-) -> dict[str, float]:
-    random = generator((seed, "random subsets"))
-    errors = torch.tensor(
-        [
-            relative_error(
-                exact,
-                torch.randperm(len(exact), generator=random)[:count],
-                torch.ones(count),
-            )
-            for _ in range(draws)
-        ]
-    )
-    return {"mean": float(errors.mean()), "deviation": float(errors.std()), "draws": draws}
+def _random_subset(size: int, count: int, random: torch.Generator) -> torch.Tensor:
+    return torch.randperm(size, generator=random)[:count]
 
 
-def _scores(found: PoolEstimate, pool: TaskPool) -> list[dict[str, Any]]:
+def _estimate_row(
+    name: str, gradients: torch.Tensor, exact: torch.Tensor, count: int, seed: int
+) -> dict[str, Any]:
+    selection = select(gradients, count)
+    counts = selection.weights
+    error = {
+        kind: relative_error(
+            exact,
+            selection.indices,
+            selection_weights(kind, gradients, selection.indices, counts),
+        )
+        for kind in WEIGHTINGS
+    }
+    random, errors = generator((seed, "subset")), []
+    for _ in range(CALIBRATED_DRAWS):
+        order = _random_subset(len(gradients), count, random)
+        fitted = selection_weights("calibrated", gradients, order, torch.ones(count))
+        errors.append(relative_error(exact, order, fitted))
+    return {
+        "estimate": name,
+        "size": gradients.shape[1],
+        "error": {**error, "random subset, calibrated": sum(errors) / len(errors)},
+        "largest_count": float(counts.max()),
+        "effective_tasks": float(counts.sum().square() / counts.square().sum()),
+        "rank_correlation": distance_rank_correlation(gradients, exact, seed),
+    }
+
+
+def _score_rows(found: PoolEstimate, pool: TaskPool) -> list[dict[str, Any]]:
     wrong = pool.mislabelled()
     noisy = wrong > 0
     scores = {
@@ -160,18 +164,16 @@ def _scores(found: PoolEstimate, pool: TaskPool) -> list[dict[str, Any]]:
         "norm of logit": found.gradients["logit"].norm(dim=1).cpu(),
         "loss": found.losses.cpu(),
     }
-    references = {"loss": found.reference_losses}
     mixed = bool(noisy.any()) and not bool(noisy.all())
     rows = []
     for name, values in scores.items():
-        split = find_noisy(values, references.get(name))
-        keeps = bool((~split.drop).any())
+        drop = find_noisy(values, found.reference_losses if name == "loss" else None).drop
         rows.append(
             {
                 "score": name,
                 "auroc": auroc(values, noisy) if mixed else None,
-                "dropped": float(split.drop.float().mean()),
-                "mislabelled_kept": float(wrong[~split.drop].mean()) if keeps else None,
+                "dropped": float(drop.float().mean()),
+                "mislabelled_kept": None if bool(drop.all()) else float(wrong[~drop].mean()),
             }
         )
     return rows

@@ -1,4 +1,4 @@
-"""The one exception for input that cannot work: what is wrong, and how to mend it."""
+"""The one exception for input that cannot work: what is wrong, and how to fix it."""
 
 import errno
 

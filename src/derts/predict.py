@@ -21,15 +21,21 @@ from derts.data.decode import Pixels, decode, fit, strict_pillow
 from derts.data.folders import list_images
 from derts.errors import DertsError
 from derts.files import write_atomically
-from derts.learners import AnyLearner, ProtoNet, build_learner
+from derts.learners import AnyLearner, build_learner
 from derts.learners.embedding import evaluation_mode
 from derts.training.checkpoint import judged_weights, newest_checkpoint, say
 from derts.training.run_folder import Run
 
 FORMAT = "derts-model-1"
 AT_ONCE = 128
+RESULTS = (
+    "updates", "weights_of_update", "tasks_trained", "split", "accuracy", "interval", "parts",
+    "notes", "code", "machine",
+)  # fmt: skip
+"""What a card tells of a run's result."""
 AnyImage = Path | str | Image.Image | Pixels
 Card = dict[str, Any]
+Weights = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -43,12 +49,12 @@ class Prediction:
 
 
 class FewShotModel:
-    """A trained learner with what is needed to use it: config and image shape."""
+    """A trained learner with what is needed to use it: config and card (image shape, results)."""
 
-    def __init__(self, learner: AnyLearner, config: TrainConfig, card: Card) -> None:
-        self.learner = learner
+    def __init__(self, config: TrainConfig, card: Card, weights: Weights) -> None:
         self.config = config
         self.card = card
+        self.weights = weights
         height, width, self.channels = card["image_shape"]
         if height != width:
             raise DertsError(
@@ -56,6 +62,13 @@ class FewShotModel:
                 "files needs square ones, as derts data prepare makes them"
             )
         self.size: int = height
+        self.learner = self._build(config.tasks.way)
+
+    def _build(self, way: int) -> AnyLearner:
+        shape = (self.size, self.size, self.channels)
+        learner = build_learner(self.config.learner, self.config.model, way=way, image_shape=shape)
+        learner.load_state_dict(self.weights)
+        return learner
 
     def adapt(self, support: Path | str | Mapping[str, Sequence[AnyImage]]) -> Classifier:
         """Learn new classes: a folder with a folder per class, or images by class name."""
@@ -72,26 +85,22 @@ class FewShotModel:
         learner = self._learner_for(len(names))
         labels = torch.tensor([n for n, name in enumerate(names) for _ in classes[name]])
         pixels = torch.stack([self.pixels(image) for name in names for image in classes[name]])
-        with evaluation_mode(self.learner):
-            features = self._features(pixels)
-            adapted = learner.adapt(features, labels[None].to(self.learner.device))
-        return Classifier(self, names, adapted)
+        with evaluation_mode(learner):
+            parts = [learner.features(part[None]) for part in pixels.split(AT_ONCE)]
+            adapted = learner.adapt(torch.cat(parts, 1), labels[None].to(learner.device))
+        return Classifier(self, learner, names, adapted)
 
     def _learner_for(self, way: int) -> AnyLearner:
-        if way == self.learner.way:
+        trained = self.config.tasks.way
+        if way == trained:
             return self.learner
-        if isinstance(self.learner, ProtoNet):
-            return self.learner.with_way(way)
-        raise DertsError(
-            f"support has {way} classes but this {self.config.learner.name} was trained for "
-            f"{self.learner.way}: give {self.learner.way} class folders, train with --tasks.way "
-            f"{way}, or use protonet, which takes any number"
-        )
-
-    def _features(self, pixels: torch.Tensor) -> torch.Tensor:
-        """uint8 [n, size, size, channels] -> features [1, n, …]."""
-        parts = [self.learner.features(part[None]) for part in pixels.split(AT_ONCE)]
-        return torch.cat(parts, 1)
+        if self.config.learner.name != "protonet":
+            raise DertsError(
+                f"support has {way} classes but this {self.config.learner.name} was trained for "
+                f"{trained}: give {trained} class folders, train with --tasks.way {way}, or use "
+                "protonet, which takes any number"
+            )
+        return self._build(way)  # prototypes: nothing that was learned depends on their number
 
     def pixels(self, image: AnyImage) -> torch.Tensor:
         """Any image as uint8 [size, size, channels]."""
@@ -110,10 +119,7 @@ class FewShotModel:
     def save(self, path: Path | str) -> tuple[Path, Path]:
         """Write weights and card as one safetensors file, and the card beside it as JSON."""
         path = Path(path)
-        tensors = {
-            name: value.detach().cpu().contiguous()
-            for name, value in self.learner.state_dict().items()
-        }
+        tensors = {name: value.detach().cpu().contiguous() for name, value in self.weights.items()}
         card = json.dumps(self.card, indent=1)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, save(tensors, {"derts": FORMAT, "card": card}))
@@ -127,24 +133,24 @@ class Classifier:
     """A model adapted to some classes."""
 
     model: FewShotModel
+    learner: AnyLearner
     class_names: tuple[str, ...]
     adapted: Any
 
     def predict(self, query: Path | str | Sequence[AnyImage]) -> list[Prediction]:
         """A label and probabilities for each image: a folder of images, or images."""
         names, images = _query(query)
-        learner = self.model.learner
         found: list[Prediction] = []
-        with evaluation_mode(learner):
+        with evaluation_mode(self.learner):
             for start in range(0, len(images), AT_ONCE):
                 part = images[start : start + AT_ONCE]
                 pixels = torch.stack([self.model.pixels(image) for image in part])
-                logits = learner.logits(self.adapted, learner.features(pixels[None]))[0]
+                features = self.learner.features(pixels[None])
+                logits = self.learner.logits(self.adapted, features)[0]
                 for row in logits.float().softmax(-1).cpu().tolist():
-                    best = max(range(len(row)), key=row.__getitem__)
                     shares = dict(zip(self.class_names, row, strict=True))
-                    name = names[len(found)]
-                    found.append(Prediction(name, self.class_names[best], row[best], shares))
+                    best = max(shares, key=shares.__getitem__)
+                    found.append(Prediction(names[len(found)], best, shares[best], shares))
         return found
 
 
@@ -170,31 +176,19 @@ def load_model(path: Path | str) -> FewShotModel:
     if found is None:
         raise DertsError(f"{path} holds no checkpoint: train it first")
     file, state = found
-    return _build(run.config, make_card(run), judged_weights(state), str(file))
+    return _model(run.config, make_card(run), judged_weights(state), file)
 
 
 def make_card(run: Run) -> Card:
     """What to know of a run's model: config, data, results."""
     result = run.result() or {}
-    shape = result.get("image_shape")
-    if shape is None:
-        shape = open_data(run.config.data)["train"].image_shape
-    keys = (
-        "updates",
-        "weights_of_update",
-        "tasks_trained",
-        "split",
-        "accuracy",
-        "interval",
-        "code",
-        "machine",
-    )
+    shape = result.get("image_shape") or open_data(run.config.data)["train"].image_shape
     return {
         "format": FORMAT,
         "image_shape": list(shape),
         "config": as_values(run.config),
         "data": {"name": Path(run.config.data).name, "trained_on": result.get("images", {})},
-        "results": {key: result[key] for key in keys if key in result},
+        "results": {key: result[key] for key in RESULTS if key in result},
     }
 
 
@@ -212,25 +206,17 @@ def _load_file(path: Path) -> FewShotModel:
             f"{path} is no model, or is damaged ({error}): give a run folder, or a file that derts "
             "export wrote"
         ) from None
-    return _build(config, card, weights, str(path))
+    return _model(config, card, weights, path)
 
 
-def _build(config: TrainConfig, card: Card, weights: dict[str, Any], where: str) -> FewShotModel:
-    height, width, channels = card["image_shape"]
-    learner = build_learner(
-        config.learner,
-        config.model,
-        way=config.tasks.way,
-        image_shape=(height, width, channels),
-    )
+def _model(config: TrainConfig, card: Card, weights: Weights, where: Path) -> FewShotModel:
     try:
-        learner.load_state_dict(weights)
+        return FewShotModel(config, card, weights)
     except RuntimeError as error:
         raise DertsError(
             f"{where} does not fit its config ({str(error).splitlines()[-1].strip()}): use the "
             "config it was trained with"
         ) from None
-    return FewShotModel(learner, config, card)
 
 
 def class_folders(folder: Path) -> dict[str, list[Path]]:

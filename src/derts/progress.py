@@ -16,7 +16,7 @@ class Advance(Protocol):
 
 
 class Progress(Protocol):
-    """Anything with the signature of `progress`; functions that take one take None for silence."""
+    """Anything with the signature of `progress`; `silent` is one."""
 
     def __call__(
         self, title: str, total: int | None, unit: str = "steps"
@@ -43,9 +43,10 @@ def progress(
     """
     stream = sys.stderr if stream is None else stream
     if quiet:
-        yield _silent
+        with silent(title, total, unit) as advance:
+            yield advance
     elif stream.isatty():
-        with _bar(title, total, unit, stream) as advance:
+        with _bar(title, total, stream) as advance:
             yield advance
     else:
         lines = _Lines(title, total, unit, stream)
@@ -60,37 +61,27 @@ def silent(title: str, total: int | None, unit: str = "steps") -> Iterator[Advan
     >>> with silent("counting", total=2) as advance:
     ...     advance(2)
     """
-    yield _silent
-
-
-def _silent(count: int = 1, note: str | None = None) -> None:
-    pass
+    yield lambda count=1, note=None: None
 
 
 @contextmanager
-def _bar(title: str, total: int | None, unit: str, stream: TextIO) -> Iterator[Advance]:
-    # Imported here: rich costs a tenth of a second, and worker processes never need it.
+def _bar(title: str, total: int | None, stream: TextIO) -> Iterator[Advance]:
+    # imported here: rich costs a tenth of a second, and worker processes never need it
+    from rich import progress as bars
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Progress as RichProgress
     from rich.table import Column
 
     # where the line is too narrow for all, the bar gives way, then the note wraps: never a number
     columns = (
-        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
-        BarColumn(bar_width=None, table_column=Column(ratio=1)),
-        MofNCompleteColumn(table_column=Column(no_wrap=True)),
-        TextColumn("{task.fields[rate]}", table_column=Column(no_wrap=True)),
-        TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
-        TextColumn("{task.fields[note]}", table_column=Column()),
+        bars.TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+        bars.BarColumn(bar_width=None, table_column=Column(ratio=1)),
+        bars.MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        bars.TextColumn("{task.fields[rate]}", table_column=Column(no_wrap=True)),
+        bars.TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
+        bars.TextColumn("{task.fields[note]}", table_column=Column()),
     )
-    with RichProgress(*columns, console=Console(file=stream), expand=True) as display:
+    with bars.Progress(*columns, console=Console(file=stream), expand=True) as display:
         task = display.add_task(escape(title), total=total, rate="", note="")
         started, done = time.monotonic(), 0
 
@@ -119,9 +110,8 @@ class _Lines:
         now = time.monotonic()
         tenth = self.total is not None and self.done - self.last_done >= self.total / 10
         soon = self.last_done > 0 and now - self.last_time < 0.5
-        if self.done == self.total or (now - self.last_time < 10 and (not tenth or soon)):
-            return
-        self._print(now)
+        if self.done != self.total and (now - self.last_time >= 10 or (tenth and not soon)):
+            self._print(now)
 
     def finish(self) -> None:
         if self.done > self.last_done:
@@ -129,15 +119,13 @@ class _Lines:
 
     def _print(self, now: float, final: bool = False) -> None:
         taken = now - self.started
-        parts = [f"{self.done:,}" + (f"/{self.total:,}" if self.total is not None else "")]
-        parts[0] += f" {self.unit}"
-        parts.append(f"{_rate(self.done, taken)} {self.unit}/s")
+        of = "" if self.total is None else f"/{self.total:,}"
         if final or self.total is None:
-            parts.append(f"{clock_text(taken)} taken")
+            clock = f"{clock_text(taken)} taken"
         else:
-            parts.append(f"{clock_text(taken / self.done * (self.total - self.done))} left")
-        if self.note:
-            parts.append(self.note)
+            clock = f"{clock_text(taken / self.done * (self.total - self.done))} left"
+        rate = f"{_rate(self.done, taken)} {self.unit}/s"
+        parts = [f"{self.done:,}{of} {self.unit}", rate, clock, *filter(None, [self.note])]
         print(f"{self.title}: {', '.join(parts)}", file=self.stream, flush=True)
         self.last_time, self.last_done = now, self.done
 
@@ -148,7 +136,11 @@ def _rate(done: int, seconds: float) -> str:
 
 
 def clock_text(seconds: float) -> str:
-    """Seconds as m:ss or h:mm:ss."""
+    """Seconds as m:ss or h:mm:ss.
+
+    >>> clock_text(75), clock_text(3675)
+    ('1:15', '1:01:15')
+    """
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -95,6 +95,76 @@ def test_python_2_strings(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load_pickle(path).numpy(path), [255, 0, 128])
 
 
+class Call:
+    """Pickles as a call of any function."""
+
+    def __init__(self, *reduced: Any) -> None:
+        self.reduced = reduced
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.reduced
+
+
+def calls(marker: Path) -> dict[str, bytes]:
+    import functools
+    import importlib
+    import operator
+    import os
+    import subprocess
+
+    touch = f"touch {marker}"
+
+    def stack_global(module: str, name: str, argument: bytes) -> bytes:
+        text = b"".join(b"\x8c" + bytes([len(t)]) + t.encode() for t in (module, name))
+        return b"\x80\x04" + text + b"\x93" + argument + b"\x85R."
+
+    short = b"\x8c" + bytes([len(touch)]) + touch.encode()
+    python = f"open({str(marker)!r}, 'w')"
+    return {
+        "os.system": pickle.dumps(Call(os.system, (touch,))),
+        "os.system, protocol 0": f"cos\nsystem\n(S'{touch}'\ntR.".encode(),
+        "inst": f"(S'{touch}'\nios\nsystem\n.".encode(),
+        "obj": f"(cos\nsystem\nS'{touch}'\no.".encode(),
+        "newobj": f"\x80\x02csubprocess\nPopen\nS'{touch}'\n\x85\x81.".encode("latin-1"),
+        "eval": pickle.dumps(Call(eval, (python,))),
+        "exec": pickle.dumps(Call(exec, (python,))),
+        "Popen": pickle.dumps(Call(subprocess.Popen, (["touch", str(marker)],))),
+        "partial": pickle.dumps(Call(functools.partial, (os.system, touch))),
+        "attrgetter": pickle.dumps(operator.attrgetter("system")),
+        "import_module": pickle.dumps(Call(importlib.import_module, ("antigravity",))),
+        "getattr": b"cbuiltins\ngetattr\n(S'a'\nS'upper'\ntR.",
+        "nested": pickle.dumps([np.zeros(3), {"a": Call(os.system, (touch,))}]),
+        "numpy.load": stack_global("numpy", "load", short),
+        "numpy.f2py": b"cnumpy.f2py.diagnose\nrun_command\n(S'id'\ntR.",
+        "numpy testing": b"cnumpy.testing._private.utils\nrunstring\n(S'1'\n}tR.",
+        "dotted": stack_global("numpy", "ndarray.tofile", short),
+        "dotted codecs": stack_global("_codecs", "encode.__globals__", short),
+        "calls ndarray": b"cnumpy\nndarray\n(I1000000000000\ntR.",
+        "codec": b"c_codecs\nencode\n(S'a'\nS'zip'\ntR.",
+        "persistent id": b"Pid\n.",
+        "binary persistent id": b"\x80\x02K\x01Q.",
+        "extension 1": b"\x80\x02\x82\x01.",
+        "extension 2": b"\x80\x02\x83\x01\x00.",
+        "extension 4": b"\x80\x02\x84\x01\x00\x00\x00.",
+        "build on a list": b"]}S'append'\nI1\nsb.",
+        "build on a class": b"ccollections\nOrderedDict\n}S'x'\nI1\nsb.",
+        "structured dtype": pickle.dumps(np.zeros(2, dtype=[("a", "i4")])),
+        "dtype by evaluation": b"cnumpy\ndtype\n(S'f4,(2,3)f8'\ntR.",
+        "a path": pickle.dumps(Path("a")),
+        "state by setstate": pickle.dumps(Call(Call, (), {"reduced": ()})),
+    }
+
+
+@pytest.mark.parametrize("trick", calls(Path("x")))
+def test_tricks_are_refused(tmp_path: Path, trick: str) -> None:
+    marker = tmp_path / "executed"
+    path = write(tmp_path, calls(marker)[trick])
+    with pytest.raises(DertsError) as caught:
+        load_pickle(path)
+    assert not marker.exists()
+    assert "\n" not in str(caught.value)
+
+
 def test_message_names_the_global(tmp_path: Path) -> None:
     path = write(tmp_path, b"cos\nsystem\n(S'id'\ntR.")
     with pytest.raises(DertsError, match=r"asks for os\.system"):

@@ -10,9 +10,12 @@ import pytest
 import torch
 
 from derts.cli import run
+from derts.config import LearnerConfig, ModelConfig
 from derts.data import ImageTable, glyphs, image_names, open_store, prepare, save_table
-from derts.labels.inspection import Looks, rank_classes, rank_images, wrong_among_first
-from derts.tasks import TaskNoise, TaskPool, generator
+from derts.errors import DertsError
+from derts.labels.inspection import Suspect, image_features, rank_classes, rank_images
+from derts.learners import build_learner
+from derts.tasks import generator
 
 SMALL = [
     "--model.width", "12", "--tasks.way", "5", "--tasks.shot", "3", "--tasks.query", "4",
@@ -21,18 +24,28 @@ SMALL = [
 ]  # fmt: skip
 
 
+def table_of(labels: torch.Tensor, classes: int) -> ImageTable:
+    pixels = torch.zeros(len(labels), 2, 2, 1, dtype=torch.uint8)
+    return ImageTable(pixels, labels, tuple(f"class {number}" for number in range(classes)))
+
+
+def mislabel(table: ImageTable, share: float) -> tuple[ImageTable, torch.Tensor]:
+    """The table with that share of wrong labels, and which images have them."""
+    random = generator((0, "mislabel"))
+    bad = torch.randperm(len(table), generator=random)[: round(share * len(table))]
+    classes, labels = len(table.class_names), table.labels.clone()
+    labels[bad] = (labels[bad] + torch.randint(1, classes, bad.shape, generator=random)) % classes
+    return replace(table, labels=labels), bad
+
+
 def test_mislabelled_images_come_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tables = dict(glyphs(characters=100, images_per_character=20))
-    clean, random = tables["train"], generator((0, "mislabel"))
-    bad = torch.randperm(len(clean), generator=random)[: len(clean) // 10]
-    steps = torch.randint(1, len(clean.class_names), bad.shape, generator=random)
-    labels = clean.labels.clone()
-    labels[bad] = (labels[bad] + steps) % len(clean.class_names)
-    tables["train"] = replace(clean, labels=labels)
+    tables = dict(glyphs(characters=60, images_per_character=20))
+    clean = tables["train"]
+    tables["train"], bad = mislabel(clean, 0.1)
     save_table(tables, tmp_path / "store")
     rows = [f"{i},{clean.class_names[int(clean.labels[i])]}\n" for i in bad.tolist()]
     (tmp_path / "truth.csv").write_text("image,class\n" + "".join(rows))
-    words = ["train", "--data", str(tmp_path / "store"), *SMALL, "--updates", "60"]
+    words = ["train", "--data", str(tmp_path / "store"), *SMALL, "--updates", "30"]
     assert run([*words, "--out", str(tmp_path / "run")]) == 0
     capsys.readouterr()
     found = ["inspect", str(tmp_path / "run"), "--truth", str(tmp_path / "truth.csv"), "--quiet"]
@@ -53,6 +66,60 @@ def test_mislabelled_images_come_first(tmp_path: Path, capsys: pytest.CaptureFix
     assert "nowhere.png" in capsys.readouterr().err
 
 
+def test_wrong_labels_of_clear_classes_are_all_found() -> None:
+    random = generator(0)
+    labels = torch.arange(10).repeat_interleave(30)
+    centres = torch.randn(10, 16, generator=random)
+    features = centres[labels] + 0.3 * torch.randn(300, 16, generator=random)
+    table, bad = mislabel(table_of(labels, 10), 0.2)
+    ranked = rank_images(features, table)
+    assert {one.index for one in ranked[: len(bad)]} == set(bad.tolist())
+    assert all((one.margin > 0) == (place < len(bad)) for place, one in enumerate(ranked))
+    for one in ranked[: len(bad)]:
+        assert one.looks_like == f"class {int(labels[one.index])}"
+
+
+def test_an_image_does_not_vouch_for_itself_and_one_alone_is_not_judged() -> None:
+    features = torch.tensor([[1.0, 0], [1, 0.1], [0, 1], [0.1, 1], [1, 0.05], [5, 5]])
+    table = table_of(torch.tensor([0, 0, 1, 1, 1, 2]), 4)  # nobody is of class 3
+    ranked = rank_images(features, table)
+    assert (ranked[0].index, ranked[0].looks_like) == (4, "class 0")
+    assert sorted(one.index for one in ranked) == [0, 1, 2, 3, 4]
+    with pytest.raises(DertsError, match="fewer than two classes"):
+        rank_images(features, table_of(torch.zeros(6, dtype=torch.int64), 1))
+
+
+def test_classes_by_the_share_that_looks_mislabelled() -> None:
+    suspects = [
+        Suspect(0, "cat", "dog", 0.5),
+        Suspect(1, "cat", "fox", 0.2),
+        Suspect(2, "cat", "dog", 0.1),
+        Suspect(3, "dog", "cat", -0.4),
+    ]
+    first, second = rank_classes(suspects)
+    assert (first.class_name, first.looks_like, first.images) == ("cat", "dog", 3)
+    assert (first.suspicious, first.margin) == (1.0, pytest.approx(0.8 / 3))
+    assert (second.class_name, second.looks_like, second.suspicious) == ("dog", "", 0.0)
+
+
+@pytest.mark.parametrize("name", ["anil", "protonet", "maml"])
+def test_features_are_in_the_order_of_the_table(name: str, letters: dict[str, ImageTable]) -> None:
+    images = letters["val"]
+    learner = build_learner(
+        LearnerConfig(name),  # type: ignore[arg-type]
+        ModelConfig(width=4),
+        way=3,
+        image_shape=images.image_shape,
+    )
+    features = image_features(learner, images)
+    assert features.shape == (len(images), int(learner.backbone.dim))  # type: ignore[arg-type]
+    twice = replace(images, images=images.images.repeat(2, 1, 1, 1), labels=images.labels.repeat(2))
+    if name != "maml":  # which normalises a batch by itself
+        again = image_features(learner, twice)
+        assert torch.allclose(again[: len(images)], features, atol=1e-4)
+        assert torch.allclose(again[len(images) :], features, atol=1e-4)
+
+
 def test_a_store_made_from_files_knows_their_names(photos: Path, tmp_path: Path) -> None:
     broken = tmp_path / "photos"
     shutil.copytree(photos, broken)
@@ -66,49 +133,3 @@ def test_a_store_made_from_files_knows_their_names(photos: Path, tmp_path: Path)
         assert [name.split("/")[0] for name in names] == folders
         assert "letter-03/05.png" not in names
     assert image_names("glyphs", "train") is None
-
-
-def test_counts_are_those_of_the_tasks() -> None:
-    table = ImageTable(
-        torch.zeros(6, 4, 4, 1, dtype=torch.uint8), torch.tensor([0, 0, 0, 1, 1, 1]), ("a", "b")
-    )
-    pool = TaskPool(
-        support=torch.tensor([[0, 3], [1, 4]]),
-        support_labels=torch.tensor([[0, 1], [0, 1]]),
-        query=torch.tensor([[1, 4], [2, 3]]),
-        query_labels=torch.tensor([[0, 1], [0, 1]]),
-        true_support_labels=torch.tensor([[0, 1], [0, 1]]),
-        true_query_labels=torch.tensor([[0, 1], [0, 1]]),
-        way=2,
-    )
-    looks = Looks(
-        given=torch.tensor([[0.9, 0.2], [0.8, 0.7]]),
-        predicted=torch.tensor([[0, 0], [0, 1]]),
-        mistaken=torch.tensor([[False, True], [False, False]]),
-        dropped=torch.tensor([True, False]),
-    )
-    ranked = rank_images(table, pool, looks)
-    assert [one.index for one in ranked] == [4, 3, 2, 1]
-    first = ranked[0]
-    assert (first.class_name, first.looks_like, first.seen) == ("b", "a", 1)
-    assert (first.mistaken, first.dropped) == (1.0, 0.5)  # in one of its two tasks
-    assert first.probability == pytest.approx(0.2)
-    classes = rank_classes(table, ranked)
-    assert [one.class_name for one in classes] == ["b", "a"]
-    assert classes[0].mistaken == 0.5
-
-
-def test_known_noise_is_counted_by_the_true_labels(letters: dict[str, ImageTable]) -> None:
-    noise = TaskNoise(0.5, 0.8)
-    pool = TaskPool.sample(letters["train"], tasks=40, way=3, shot=1, query=5, seed=0, noise=noise)
-    wrong = pool.query_labels != pool.true_query_labels
-    shape = pool.query.shape
-    oracle = Looks(
-        torch.where(wrong, 0.1, 0.9),
-        torch.zeros(shape, dtype=torch.int64),
-        wrong,
-        torch.zeros(40, dtype=torch.bool),
-    )
-    first, found, share = wrong_among_first(pool, oracle)
-    assert (first, found) == (100, 100)
-    assert share == pytest.approx(float(wrong.float().mean()))

@@ -4,11 +4,11 @@ import json
 import math
 import re
 import shutil
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-import torch
 from PIL import Image
 
 from derts.cli import run
@@ -16,11 +16,10 @@ from derts.config import TrainConfig
 from derts.data import glyphs
 from derts.errors import DertsError
 from derts.report.page import make_report
+from derts.report.parts import what_it_did
 from derts.report.pictures import tasks_of_round
 from derts.report.read import comparison_of, group_runs, read_runs
-from derts.selection.round_record import RoundRecord, two_dimensions
-from derts.tasks import generator
-from derts.training.run_folder import KEEP_ROUNDS, Run
+from derts.training.run_folder import Event, Run
 
 
 class Collector(HTMLParser):
@@ -43,11 +42,23 @@ class Collector(HTMLParser):
             assert self.open.pop() == tag
 
 
-def copy_of(run_folder: Path, target: Path, old: str = "", new: str = "") -> Path:
+def copy_of(run_folder: Path, target: Path, *replacements: tuple[str, str]) -> Path:
+    """A copy of a run, with other texts in its config."""
     shutil.copytree(run_folder, target)
     config = target / "config.toml"
-    config.write_text(config.read_text().replace(old, new) if old else config.read_text())
+    text = config.read_text()
+    for old, new in replacements:
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    config.write_text(text)
     return target
+
+
+def change_events(run_folder: Path, change: Callable[[Event], Event]) -> None:
+    """Rewrite a run's log, line by line."""
+    log = run_folder / "events.jsonl"
+    events = [change(json.loads(line)) for line in log.read_text().splitlines()]
+    log.write_text("".join(json.dumps(event) + "\n" for event in events))
 
 
 def test_the_demo_leaves_a_page_that_needs_nothing_else(demo_folder: Path) -> None:
@@ -74,6 +85,10 @@ def test_the_demo_leaves_a_page_that_needs_nothing_else(demo_folder: Path) -> No
 def test_the_page_says_what_the_demo_printed(demo_folder: Path) -> None:
     page = (demo_folder / "report.html").read_text()
     results = json.loads((demo_folder / "results.json").read_text())["runs"]
+    assert [found["variant"] for found in results] == ["random", "derts"] * 2
+    printed_table = (demo_folder / "report.txt").read_text()
+    assert "against random" in printed_table
+    assert printed_table.count("±") >= 3
     groups = group_runs(read_runs([demo_folder]))
     assert [group.name for group in groups] == ["random", "derts"]
     assert [run.config.seed for run in groups[1].runs] == [0, 1]
@@ -93,7 +108,7 @@ def test_the_page_says_what_the_demo_printed(demo_folder: Path) -> None:
 
 def test_pictures_only_of_the_very_data(demo_folder: Path) -> None:
     story = read_runs([demo_folder / "derts-seed0"])[0]
-    record = story.records[-1]
+    record = story.kept_rounds[-1]
     found = tasks_of_round(story.config, record, {})
     assert not isinstance(found, str)
     given = found[1].mislabelled()  # the record has what is left after votes
@@ -107,7 +122,9 @@ def test_pictures_only_of_the_very_data(demo_folder: Path) -> None:
 
 
 def test_a_run_whose_data_is_gone_still_has_a_report(demo_folder: Path, tmp_path: Path) -> None:
-    gone = copy_of(demo_folder / "derts-seed0", tmp_path / "gone", '"glyphs-120x20"', '"<b>gone$"')
+    gone = copy_of(
+        demo_folder / "derts-seed0", tmp_path / "gone", ('"glyphs-120x20"', '"<b>gone$"')
+    )
     page = make_report([gone]).page
     assert "No pictures: the run&#x27;s data is not at hand" in page
     assert "<b>gone" not in page
@@ -164,49 +181,12 @@ def test_a_foreign_line_in_the_log_is_named(line: str, demo_folder: Path, tmp_pa
         make_report([odd])
 
 
-def test_few_rounds_are_kept_and_read_back(tmp_path: Path) -> None:
-    kept = Run.create(tmp_path / "run", TrainConfig())
-    for number in range(KEEP_ROUNDS + 2):
-        record = RoundRecord(
-            place=torch.full((4, 2), float(number)),
-            loss=torch.rand(4, generator=generator(number)),
-            weight=torch.tensor([0.0, 2.0, 0.0, 1.0]),
-            selected=torch.tensor([False, True, False, True]),
-            dropped=torch.tensor([True, False, False, False]),
-            mislabelled=torch.zeros(4),
-            number=number,
-            update=10 * number,
-            digest="d",
-        )
-        kept.keep_round(record)
-    numbers = [RoundRecord.load(path).number for path in kept.round_files()]
-    assert numbers == [2, 3, 4]
-    again = RoundRecord.load(kept.round_files()[-1])
-    assert torch.equal(again.loss, record.loss)
-    assert torch.equal(again.dropped, record.dropped)
-    assert (again.update, again.digest) == (40, "d")
-
-
-def test_the_projection_is_that_of_principal_components() -> None:
-    rows = torch.randn(300, 7, generator=generator(1)) * torch.tensor([9.0, 5, 1, 1, 1, 1, 1]) + 3
-    before = torch.get_rng_state()
-    found = two_dimensions(rows)
-    assert torch.equal(torch.get_rng_state(), before)
-    _, lengths, _ = torch.linalg.svd(rows - rows.mean(0), full_matrices=False)
-    assert torch.allclose(found.norm(dim=0), lengths[:2], rtol=1e-3)
-    assert two_dimensions(torch.zeros(3, 1)).shape == (3, 2)
-    assert bool(two_dimensions(torch.full((3, 4), float("nan"))).isfinite().all())
-
-
 def test_runs_that_differ_in_hardware_alone_are_told_apart(
     demo_folder: Path, tmp_path: Path
 ) -> None:
-    twin = tmp_path / "twin"
-    shutil.copytree(demo_folder / "random-seed0", twin)
-    config = (twin / "config.toml").read_text()
-    assert "threads = 0\n" in config
-    (twin / "config.toml").write_text(config.replace("threads = 0\n", "threads = 2\n"))
-    groups = group_runs(read_runs([demo_folder / "random-seed0", twin]))
+    random = demo_folder / "random-seed0"
+    twin = copy_of(random, tmp_path / "twin", ("threads = 0\n", "threads = 2\n"))
+    groups = group_runs(read_runs([random, twin]))
     assert [group.name for group in groups] == ["random threads=0", "random threads=2"]
     assert len(comparison_of(groups).table()) == 3
     groups = group_runs(read_runs([demo_folder / "derts-seed0", twin]))
@@ -214,31 +194,49 @@ def test_runs_that_differ_in_hardware_alone_are_told_apart(
 
 
 def test_settings_of_the_same_name_are_told_apart(demo_folder: Path, tmp_path: Path) -> None:
-    twin = tmp_path / "twin"
-    shutil.copytree(demo_folder / "derts-seed0", twin)
-    text = (twin / "config.toml").read_text()
-    for old, new in (("calibrated", "none"), ("last", "best")):
-        old, new = f'weights = "{old}"', f'weights = "{new}"'
-        assert text.count(old) == 1
-        text = text.replace(old, new)
-    (twin / "config.toml").write_text(text)
-    first, second = group_runs(read_runs([demo_folder / "derts-seed0", twin]))
+    derts = demo_folder / "derts-seed0"
+    changes = (('weights = "calibrated"', 'weights = "none"'), ('"last"', '"best"'))
+    first, second = group_runs(read_runs([derts, copy_of(derts, tmp_path / "twin", *changes)]))
     assert "evaluation.weights=last" in first.name
     assert "strategy.weights=none" in second.name
 
 
 def test_a_run_judged_by_earlier_weights_says_so(demo_folder: Path, tmp_path: Path) -> None:
-    twin = tmp_path / "twin"
-    shutil.copytree(demo_folder / "random-seed0", twin)
+    twin = copy_of(demo_folder / "random-seed0", tmp_path / "twin")
     result = json.loads((twin / "result.json").read_text())
     assert "weights of update" not in make_report([twin]).page
     (twin / "result.json").write_text(json.dumps(result | {"weights_of_update": 15}))
     assert "(weights of update 15)" in make_report([twin]).page
 
 
+def test_the_page_tells_which_parts_of_the_method_acted(demo_folder: Path, tmp_path: Path) -> None:
+    page = make_report([demo_folder]).page
+    assert "<h2>What derts did</h2>" in page
+    assert "Every task was drawn at random." in page
+    assert re.search(r"The majority vote relabelled \d+\.\d% of the labels\.", page)
+    assert re.search(r"<td>votes \d+\.\d%, .*</td>", page)
+    odd = copy_of(demo_folder / "derts-seed0", tmp_path / "odd")
+    parts = {"votes": None, "drop": {"dropped": 0.25}, "balance": True, "select": "random"}
+    change_events(odd, lambda event: event | {"parts": parts} if "round" in event else event)
+    with (odd / "events.jsonl").open("a") as log:
+        log.write(json.dumps({"event": "note", "text": "votes cannot work: <few images>"}) + "\n")
+    page = make_report([odd]).page
+    told = " ".join(what_it_did(group_runs(read_runs([odd]))[0]))
+    assert "25.0% of the tasks looked noisy and were dropped. Classes were balanced. " in told
+    assert told.endswith("Tasks were drawn at random, because selecting does not pay here.")
+    assert "<td>drop 25.0%, balance, random: selecting does not pay here</td>" in page
+    assert "<li>votes cannot work: &lt;few images&gt;</li>" in page
+
+
+@pytest.mark.xfail(raises=ZeroDivisionError, reason="statistics are being fixed")
+def test_runs_without_a_seed_in_common_have_a_page(demo_folder: Path) -> None:
+    page = make_report([demo_folder / "random-seed0", demo_folder / "derts-seed1"]).page
+    assert "Seeds: random has 0; derts has 1." in page
+    assert "nan" not in page.partition("<h2>Learning")[0]
+
+
 def test_long_names_leave_room_for_the_figures(demo_folder: Path, tmp_path: Path) -> None:
-    twin = tmp_path / "twin"
-    shutil.copytree(demo_folder / "random-seed0", twin)
+    twin = copy_of(demo_folder / "random-seed0", tmp_path / "twin")
     text = (twin / "config.toml").read_text()
     for name in ("shot", "query", "meta_batch", "warmup", "pool", "log_every"):
         text = re.sub(rf"^{name} = (\d+)$", rf"{name} = \g<1>1", text, flags=re.M)
@@ -253,11 +251,15 @@ def test_long_names_leave_room_for_the_figures(demo_folder: Path, tmp_path: Path
 def test_a_run_whose_updates_were_skipped_has_a_page(demo_folder: Path, tmp_path: Path) -> None:
     """An event of nothing but skipped updates has no loss: a gap in the curve, no refusal."""
     odd = copy_of(demo_folder / "derts-seed0", tmp_path / "run")
-    events = [json.loads(line) for line in (odd / "events.jsonl").read_text().splitlines()]
-    skipped = next(event for event in events if event["event"] == "update")
-    for key in ("loss", "accuracy", "gradient_norm"):
-        del skipped[key]
-    (odd / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    missing = ("loss", "accuracy", "gradient_norm")
+    change_events(
+        odd,
+        lambda event: (
+            {key: value for key, value in event.items() if key not in missing}
+            if (event["event"], event["update"]) == ("update", 5)
+            else event
+        ),
+    )
     assert "Training loss" in make_report([odd, demo_folder / "derts-seed1"]).page
     (story,) = read_runs([odd])
     curve = story.curve("update", "loss")
@@ -285,12 +287,11 @@ def test_altered_numbers_are_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     odd = copy_of(demo_folder / "derts-seed0", in_folder / "run") / file
-    content = odd.read_text()
-    records = [json.loads(line) for line in ([content] if file[0] == "r" else content.splitlines())]
-    for record in records:
-        if key in record:
-            record[key] = value
-    odd.write_text("\n".join(map(json.dumps, records)))
+    lines = odd.read_text().splitlines() if file == "events.jsonl" else [odd.read_text()]
+    found = [json.loads(line) for line in lines]
+    odd.write_text(
+        "\n".join(json.dumps(one | {key: value} if key in one else one) for one in found)
+    )
     assert run([command[0], "run", *command[1:]]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert file in line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -79,7 +79,7 @@ def diagnose(arguments: Sequence[str]) -> None:
         "config": as_values(trainer.config),
         "code": code_version(),
         "machine": machine(str(trainer.device)),
-        **found.as_dict(),
+        **asdict(found),
     }
     write_atomically(run.path / "diagnosis.json", (json.dumps(values, indent=1) + "\n").encode())
     draw_diagnosis(values, run.path / "diagnosis.png")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
 import re
 import shutil
@@ -106,7 +107,7 @@ def print_rows(rows: Sequence[tuple[str, str]]) -> None:
     """Aligned `name  value` lines on standard output."""
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        print(f"{name:<{width}}  {value}", file=sys.stdout)
+        print(f"{name:<{width}}  {value}")
 
 
 def print_table(rows: Sequence[tuple[str, ...]]) -> None:
@@ -131,3 +132,14 @@ def table_text(rows: Sequence[tuple[str, ...]]) -> str:
         if number == 0:
             lines.append("  ".join("─" * width for width in widths))
     return "\n".join(lines)
+
+
+def csv_bytes(rows: Sequence[Sequence[str]]) -> bytes:
+    """A heading and rows as the content of a CSV file.
+
+    >>> csv_bytes([("image", "class"), ("a,b.png", "cat")])
+    b'image,class\\n"a,b.png",cat\\n'
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()

@@ -1,9 +1,7 @@
-"""derts predict"""
+"""derts predict, derts export"""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +9,10 @@ from typing import Annotated
 
 import tyro
 
-from derts.commands.parse import parse, print_rows
+from derts.commands.parse import csv_bytes, parse, print_rows
 from derts.errors import DertsError
 
-DESCRIPTION = """Label images by a few examples of classes that the model has never seen.
+PREDICT = """Label images by a few examples of classes that the model has never seen.
 
 SUPPORT holds a folder per class with a few images each; QUERY holds unlabelled images. MODEL is a
 folder that derts train wrote, or a file that derts export wrote. ProtoNet takes any number of
@@ -23,6 +21,15 @@ classes, ANIL and MAML as many as they were trained for; all take any number of 
 Examples:
   derts predict runs/first --support my-examples --query inbox
   derts predict model.safetensors --support my-examples --query inbox --out labels.csv
+"""
+
+EXPORT = """Write a run's model as one file, with a card of its config, data and results.
+
+The safetensors file holds weights and card and runs no code when it is loaded; the card lies
+beside it as JSON. derts predict and derts.load_model take the file as they take a run folder.
+
+Examples:
+  derts export runs/first model.safetensors
 """
 
 
@@ -40,38 +47,52 @@ class PredictOptions:
     """The table to write; a picture sheet goes beside it."""
 
 
+@dataclass(frozen=True)
+class ExportOptions:
+    """Options of `derts export`."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """A folder that derts train wrote."""
+    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """The file to write, ending in .safetensors."""
+
+
 def predict(arguments: Sequence[str]) -> None:
     """Parse, adapt, predict, write."""
-    options = parse(PredictOptions, arguments, "predict", DESCRIPTION)
+    options = parse(PredictOptions, arguments, "predict", PREDICT)
     if options.out.suffix.lower() == ".png":
         raise DertsError(f"--out {options.out} is where the picture sheet goes: name it .csv")
 
-    from PIL import Image
-
     from derts.files import write_atomically
     from derts.predict import load_model
-    from derts.report.sheet import MOST, draw_sheet
+    from derts.report.pictures import SHEET_PICTURES, draw_sheet, to_picture
 
     model = load_model(options.model)
     classifier = model.adapt(options.support)
     found = classifier.predict(options.query)
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(("image", "label", "probability", *classifier.class_names))
+    rows = [("image", "label", "probability", *classifier.class_names)]
     for one in found:
         shares = [f"{share:.4f}" for share in one.probabilities.values()]
-        table.writerow((one.name, one.label, f"{one.probability:.4f}", *shares))
+        rows.append((one.name, one.label, f"{one.probability:.4f}", *shares))
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.out, text.getvalue().encode())
+    write_atomically(options.out, csv_bytes(rows))
     sheet = options.out.with_suffix(".png")
-    pictures = [
-        Image.fromarray(model.pixels(options.query / one.name).numpy().squeeze(-1))
-        if model.channels == 1
-        else Image.fromarray(model.pixels(options.query / one.name).numpy())
-        for one in found[:MOST]
-    ]
-    captions = [f"{one.label} {100 * one.probability:.0f}%\n{one.name}" for one in found[:MOST]]
+    shown = found[:SHEET_PICTURES]
+    pictures = [to_picture(model.pixels(options.query / one.name)) for one in shown]
+    captions = [f"{one.label} {100 * one.probability:.0f}%\n{one.name}" for one in shown]
     draw_sheet(pictures, captions, sheet, f"{len(found)} images labelled")
     for name in classifier.class_names:
         print(f"{sum(one.label == name for one in found):6d}  {name}")
     print_rows([("labels", str(options.out)), ("pictures", str(sheet))])
+
+
+def export(arguments: Sequence[str]) -> None:
+    """Parse, load, write."""
+    options = parse(ExportOptions, arguments, "export", EXPORT)
+    if options.file.suffix != ".safetensors":
+        raise DertsError(f"{options.file} does not end in .safetensors: name it so")
+
+    from derts.predict import load_model
+
+    weights, card = load_model(options.run).save(options.file)
+    print_rows([("model", str(weights)), ("card", str(card))])

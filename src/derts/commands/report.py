@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from derts.commands.parse import parse, unset
+from derts.errors import DertsError
 
 DESCRIPTION = """One page about runs: what they reached, what they selected, where the time went.
 
@@ -42,12 +43,15 @@ def report(arguments: Sequence[str]) -> None:
     """Parse, read, write, print."""
     options = parse(ReportOptions, arguments, "report", DESCRIPTION)
 
-    from derts.errors import DertsError
-    from derts.report.page import check_page_path, make_report
-
     if not options.runs:
         raise DertsError("no run is named: give at least one run folder (derts report --help)")
-    check_page_path(options.out)
+    if options.out.is_dir():
+        raise DertsError(
+            f"{options.out} is a folder: give the name of a file, such as {options.out}/report.html"
+        )
+
+    from derts.report.page import make_report
+
     made = make_report(options.runs, data=options.data)
     print(f"report   {made.save(options.out)}")
     if options.png is not None:

@@ -6,7 +6,7 @@ import html
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ import numpy as np
 
 from derts.clock import TRAINING_PHASES
 from derts.files import write_atomically
-from derts.report.read import Group, RunStory
+from derts.report.read import RunGroup
+from derts.selection.round_record import RoundRecord
 
 # readable on white and on black
 COLORS = ("#7f8794", "#3f7fd9", "#d9822b", "#2f9e6e", "#c2477f", "#8a63d2", "#a08a1c")
@@ -30,26 +31,22 @@ PHASE_COLORS = {
 DROPPED, SELECTED, LEFT = "#d1495b", "#3f7fd9", "#9aa1ab"
 PRINT_DPI = 300
 LONGEST_LABEL = 30  # letters
-Draw = Callable[[Any], None]
+SMALL = (5.2, 3.3)  # inches
 
 
 class FigureSheet:
-    """Figures by name with a caption; `size` in inches."""
+    """Figures by name, each with a caption."""
 
     def __init__(self) -> None:
         self.figures: dict[str, tuple[str, Any]] = {}
 
-    def add(self, name: str, caption: str, draw: Draw, size: tuple[float, float]) -> None:
-        """Draw a figure on one pair of axes."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(figure)
+    def add(self, name: str, caption: str, size: tuple[float, float] = SMALL) -> Any:
+        """A new figure's axes, to draw on."""
+        figure = new_figure(size)
+        self.figures[name] = (caption, figure)
         axes = figure.subplots()
         axes.spines[["top", "right"]].set_visible(False)
-        draw(axes)
-        self.figures[name] = (caption, figure)
+        return axes
 
     def svg(self, name: str) -> str:
         """One figure as an inline SVG element whose ink follows the page's text colour."""
@@ -67,8 +64,7 @@ class FigureSheet:
         text = text.replace("#000000", "currentColor")
         text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
         # identifiers must differ between the figures of one page
-        for pattern in (r'id="', r'href="#', r"url\(#"):
-            text = re.sub(pattern, lambda found: f"{found[0]}{name}-", text)
+        text = re.sub(r'id="|href="#|url\(#', lambda found: f"{found[0]}{name}-", text)
         head, rest = text.split(">", 1)
         head = re.sub(r' (width|height)="[^"]*"', "", head)
         return f'{head} role="img" aria-label="{html.escape(caption)}">{rest}'
@@ -84,43 +80,14 @@ class FigureSheet:
         return paths
 
 
-SMALL = (5.2, 3.3)
+def new_figure(size: tuple[float, float], layout: str | None = "constrained") -> Any:
+    """A matplotlib figure of a size in inches that needs no screen and no global state."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
-
-def draw_figures(groups: Sequence[Group]) -> FigureSheet:
-    """All figures that these runs have something to show in."""
-    sheet = FigureSheet()
-    colors = group_colors(groups)
-    for event, key, what, name in (
-        ("validation", "accuracy", "Accuracy on clean validation tasks", "validation-accuracy"),
-        ("update", "accuracy", "Accuracy on the training tasks as labelled", "accuracy"),
-        ("update", "loss", "Training loss", "loss"),
-    ):
-        if not any(run.named(event) for group in groups for run in group.runs):
-            continue
-        for against, unit in (("update", "updates"), ("seconds", "seconds")):
-            draw = _curves(groups, colors, event, key, against)
-            sheet.add(f"{name}-{unit}", f"{what}, against {unit}", draw, SMALL)
-    height = 1.3 + 0.45 * len(groups)
-    sheet.add("time", "Where the time went", _phases(groups), (5.2, max(2.0, height)))
-    rounds = [group for group in groups if any(run.named("round") for run in group.runs)]
-    if any(_has_noise(run) for group in rounds for run in group.runs):
-        sheet.add(
-            "noise", "Wrong labels in the pool, dropped and kept", _noise(rounds, colors), SMALL
-        )
-    recorded = [group for group in groups if group.record is not None]
-    if recorded:
-        sheet.add("weights", "γ of the selected tasks", _weights(recorded, colors), SMALL)
-    for number, group in enumerate(recorded):
-        sheet.add(f"map-{number + 1}", f"The pool of {group.name}", _map(group), SMALL)
-    return sheet
-
-
-def group_colors(groups: Sequence[Group]) -> dict[str, str]:
-    """A colour per group, the same in every figure; grey is random's."""
-    grey = groups[0].config.strategy.name == "random"
-    kept = COLORS if grey else COLORS[1:]
-    return {group.name: kept[number % len(kept)] for number, group in enumerate(groups)}
+    figure = Figure(figsize=size, layout=layout)  # type: ignore[arg-type]
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def save_figure(figure: Any, path: Path, **settings: Any) -> None:
@@ -154,123 +121,134 @@ def shorten(text: str, most: int) -> str:
     return f"{text[: most // 2]}…{text[len(text) - (most - most // 2 - 1) :]}"
 
 
-def label_of(group: Group) -> str:
+def draw_figures(groups: Sequence[RunGroup]) -> FigureSheet:
+    """All figures that these runs have something to show in."""
+    sheet = FigureSheet()
+    grey = groups[0].config.strategy.name == "random"
+    kept = COLORS if grey else COLORS[1:]
+    colors = {group.name: kept[number % len(kept)] for number, group in enumerate(groups)}
+    for event, key, what, name in (
+        ("validation", "accuracy", "Accuracy on clean validation tasks", "validation-accuracy"),
+        ("update", "accuracy", "Accuracy on the training tasks as labelled", "accuracy"),
+        ("update", "loss", "Training loss", "loss"),
+    ):
+        if any(run.named(event) for group in groups for run in group.runs):
+            for against, unit in (("update", "updates"), ("seconds", "seconds")):
+                axes = sheet.add(f"{name}-{unit}", f"{what}, against {unit}")
+                _draw_curves(axes, groups, colors, event, key, against)
+    size = (SMALL[0], max(2.0, 1.3 + 0.45 * len(groups)))
+    _draw_phases(sheet.add("time", "Where the time went", size), groups)
+    rounds = [group for group in groups if any(run.named("round") for run in group.runs)]
+    noises = [event["noise"]["pool"] for group in rounds for run in group.runs
+              for event in run.named("round")]  # fmt: skip
+    if any(noises):
+        _draw_noise(
+            sheet.add("noise", "Wrong labels in the pool, dropped and kept"), rounds, colors
+        )
+    chosen = [(group, group.newest_round[1]) for group in groups if group.newest_round]
+    if chosen:
+        _draw_weights(sheet.add("weights", "γ of the selected tasks"), chosen, colors)
+    for number, (group, record) in enumerate(chosen, 1):
+        _draw_map(sheet.add(f"map-{number}", f"The pool of {group.name}"), group, record)
+    return sheet
+
+
+def _label(group: RunGroup) -> str:
     """A group's name for a legend: one with many settings must leave room for the drawing."""
     return plain(shorten(group.name, LONGEST_LABEL))
 
 
-def _curves(
-    groups: Sequence[Group], colors: dict[str, str], event: str, key: str, against: str
-) -> Draw:
-    def draw(axes: Any) -> None:
-        for group in groups:
-            curves = [run.curve(event, key, against) for run in group.runs]
-            curves = [curve for curve in curves if curve]
-            if not curves:
-                continue
-            length = min(map(len, curves))
-            values = np.array([[value for _, value in curve[:length]] for curve in curves])
-            places = np.array([[place for place, _ in curve[:length]] for curve in curves]).mean(0)
-            color = colors[group.name]
-            dot = "o" if length == 1 else None  # one point makes no line
-            style = {"color": color, "linewidth": 1.8, "marker": dot}
-            axes.plot(places, values.mean(0), label=label_of(group), **style)
-            if len(values) > 1:
-                low, high = values.min(0), values.max(0)
-                axes.fill_between(places, low, high, color=color, alpha=0.18, linewidth=0)
-        axes.set_xlabel("updates" if against == "update" else "seconds of training")
-        axes.set_ylabel("accuracy, %" if key == "accuracy" else key)
-        axes.grid(alpha=0.2)
-        axes.legend(frameon=False, fontsize=9)
-
-    return draw
-
-
-def _phases(groups: Sequence[Group]) -> Draw:
-    def draw(axes: Any) -> None:
-        rows = np.arange(len(groups))
-        left = np.zeros(len(groups))
-        spent = [[run.phases() for run in group.runs] for group in groups]
-        for phase in TRAINING_PHASES:
-            widths = np.array([np.mean([run.get(phase, 0.0) for run in runs]) for runs in spent])
-            if widths.max() > 0.002 * max(1e-9, left.max() + widths.max()):
-                axes.barh(rows, widths, left=left, color=PHASE_COLORS[phase], label=phase)
-            left += widths
-        axes.set_yticks(rows, [label_of(group) for group in groups])
-        axes.invert_yaxis()
-        axes.set_xlabel("ms per update, evaluation apart")
-        axes.figure.legend(frameon=False, fontsize=8, ncols=6, loc="outside lower center")
-
-    return draw
+def _draw_curves(
+    axes: Any,
+    groups: Sequence[RunGroup],
+    colors: dict[str, str],
+    event: str,
+    key: str,
+    against: str,
+) -> None:
+    for group in groups:
+        curves = [curve for run in group.runs if (curve := run.curve(event, key, against))]
+        if not curves:
+            continue
+        length = min(map(len, curves))
+        points = np.array([curve[:length] for curve in curves])  # [runs, length, 2]
+        places, values = points[..., 0].mean(0), points[..., 1]
+        color = colors[group.name]
+        dot = "o" if length == 1 else None  # one point makes no line
+        style = {"color": color, "linewidth": 1.8, "marker": dot}
+        axes.plot(places, values.mean(0), label=_label(group), **style)
+        if len(values) > 1:
+            low, high = values.min(0), values.max(0)
+            axes.fill_between(places, low, high, color=color, alpha=0.18, linewidth=0)
+    axes.set_xlabel("updates" if against == "update" else "seconds of training")
+    axes.set_ylabel("accuracy, %" if key == "accuracy" else key)
+    axes.grid(alpha=0.2)
+    axes.legend(frameon=False, fontsize=9)
 
 
-def _noise(groups: Sequence[Group], colors: dict[str, str]) -> Draw:
-    def draw(axes: Any) -> None:
-        styles = {"pool": ":", "dropped": "--", "kept": "-"}
-        for group in groups:
-            run = next(run for run in group.runs if run.named("round"))
-            color = colors[group.name]
-            for key, style in styles.items():
-                points = [
-                    (event["round"] + 1, 100 * event["noise"][key])
-                    for event in run.named("round")
-                    if event["noise"][key] is not None
-                ]
-                places, values = zip(*points, strict=True) if points else ((), ())
-                label = f"{label_of(group)}: {key}"
-                axes.plot(places, values, style, marker="o", markersize=3, color=color, label=label)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("round")
-        axes.set_ylabel("wrong labels, %")
-        axes.grid(alpha=0.2)
-        axes.legend(frameon=False, fontsize=9)
-
-    return draw
+def _draw_phases(axes: Any, groups: Sequence[RunGroup]) -> None:
+    rows = np.arange(len(groups))
+    left = np.zeros(len(groups))
+    spent = [[run.phases() for run in group.runs] for group in groups]
+    for phase in TRAINING_PHASES:
+        widths = np.array([np.mean([run.get(phase, 0.0) for run in runs]) for runs in spent])
+        if widths.max() > 0.002 * max(1e-9, left.max() + widths.max()):
+            axes.barh(rows, widths, left=left, color=PHASE_COLORS[phase], label=phase)
+        left += widths
+    axes.set_yticks(rows, [_label(group) for group in groups])
+    axes.invert_yaxis()
+    axes.set_xlabel("ms per update, evaluation apart")
+    axes.figure.legend(frameon=False, fontsize=8, ncols=6, loc="outside lower center")
 
 
-def _weights(groups: Sequence[Group], colors: dict[str, str]) -> Draw:
-    def draw(axes: Any) -> None:
-        records = [group.record for group in groups if group.record is not None]
-        kept = [record.weight[record.weight > 0].numpy() for record in records]
-        most = max(float(weights.max()) for weights in kept)
-        bins = np.linspace(0, max(most, 2.0), 33)
-        for group, weights in zip(groups, kept, strict=True):
-            color, label = colors[group.name], label_of(group)
-            axes.hist(weights, bins, alpha=0.65, color=color, label=label)
-        axes.axvline(1.0, color="#000000", linewidth=0.8, linestyle=":")
-        axes.set_xlabel("weight γ (1: counts like any other)")
-        axes.set_ylabel("tasks")
-        axes.legend(frameon=False, fontsize=9)
-
-    return draw
-
-
-def _map(group: Group) -> Draw:
-    def draw(axes: Any) -> None:
-        record = group.record
-        assert record is not None
-        place = record.place.numpy()
-        weight = record.weight.numpy()
-        trained = weight > 0
-        dropped = record.dropped.numpy()
-        rest = ~trained & ~dropped
-        chosen = "none preferred: random tasks" if record.random else "selected, larger with γ"
-        for which, color, label in (
-            (rest, LEFT, "not selected"),
-            (dropped & ~trained, DROPPED, "dropped"),
-            (trained, SELECTED, chosen),
-        ):
-            if which.any():
-                size = 8 + 14 * weight[which]
-                axes.scatter(*place[which].T, s=size, c=color, alpha=0.6, label=label, linewidths=0)
-        axes.set_xticks([])
-        axes.set_yticks([])
-        axes.set_title(f"{label_of(group)}, round {record.number + 1}", fontsize=10)
-        axes.legend(frameon=False, fontsize=8)
-
-    return draw
+def _draw_noise(axes: Any, groups: Sequence[RunGroup], colors: dict[str, str]) -> None:
+    for group in groups:
+        run = next(run for run in group.runs if run.named("round"))
+        for key, style in {"pool": ":", "dropped": "--", "kept": "-"}.items():
+            points = [
+                (event["round"] + 1, 100 * event["noise"][key])
+                for event in run.named("round")
+                if event["noise"][key] is not None
+            ]
+            places, values = zip(*points, strict=True) if points else ((), ())
+            style_of = {"marker": "o", "markersize": 3, "color": colors[group.name]}
+            axes.plot(places, values, style, label=f"{_label(group)}: {key}", **style_of)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("round")
+    axes.set_ylabel("wrong labels, %")
+    axes.grid(alpha=0.2)
+    axes.legend(frameon=False, fontsize=9)
 
 
-def _has_noise(run: RunStory) -> bool:
-    return any(event["noise"]["pool"] for event in run.named("round"))
+def _draw_weights(
+    axes: Any, chosen: Sequence[tuple[RunGroup, RoundRecord]], colors: dict[str, str]
+) -> None:
+    kept = {group: record.weight[record.weight > 0].numpy() for group, record in chosen}
+    bins = np.linspace(
+        0, max(2.0, *(float(weights.max(initial=0)) for weights in kept.values())), 33
+    )
+    for group, weights in kept.items():
+        axes.hist(weights, bins, alpha=0.65, color=colors[group.name], label=_label(group))
+    axes.axvline(1.0, color="#000000", linewidth=0.8, linestyle=":")
+    axes.set_xlabel("weight γ (1: counts like any other)")
+    axes.set_ylabel("tasks")
+    axes.legend(frameon=False, fontsize=9)
+
+
+def _draw_map(axes: Any, group: RunGroup, record: RoundRecord) -> None:
+    place, weight, dropped = record.place.numpy(), record.weight.numpy(), record.dropped.numpy()
+    trained = weight > 0
+    chosen = "random tasks, none preferred" if record.random else "selected, larger with γ"
+    for which, color, label in (
+        (~trained & ~dropped, LEFT, "not selected"),
+        (dropped & ~trained, DROPPED, "dropped"),
+        (trained, SELECTED, chosen),
+    ):
+        if which.any():
+            size = 8 + 14 * weight[which]
+            axes.scatter(*place[which].T, s=size, c=color, alpha=0.6, label=label, linewidths=0)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_title(f"{_label(group)}, round {record.number + 1}", fontsize=10)
+    axes.legend(frameon=False, fontsize=8)

@@ -12,13 +12,13 @@ from pathlib import Path
 from derts import __version__
 from derts.config_file import to_toml
 from derts.data.table import ImageTable
-from derts.errors import DertsError
 from derts.files import write_atomically
 from derts.report.figures import FigureSheet, draw_figures
+from derts.report.parts import notes_of, parts_cell, parts_told, what_it_did
 from derts.report.pictures import COLUMNS, Atlas
-from derts.report.pool_map import PoolPart, pool_parts
+from derts.report.pool_map import PoolView, pool_views
 from derts.report.read import (
-    Group,
+    RunGroup,
     comparison_of,
     differing_settings,
     flat_values,
@@ -27,11 +27,14 @@ from derts.report.read import (
 )
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-Rows = Sequence[Sequence[str]]
+BAND = (
+    "Lines are means over seeds, bands reach from the lowest seed to the highest. Strategies train "
+    "on different tasks: compare them by validation and test tasks, which are the same for all."
+)
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportPage:
     """A page, and the figures on it."""
 
     page: str
@@ -50,7 +53,7 @@ def make_report(
     *,
     data: str | None = None,
     tables: dict[str, ImageTable] | None = None,
-) -> Report:
+) -> ReportPage:
     """A page about run folders (or folders of run folders).
 
     data     where the training images are now, if not where the runs were trained with them
@@ -59,25 +62,20 @@ def make_report(
     groups = group_runs(read_runs(runs))
     figures = draw_figures(groups)
     atlas = Atlas()
-    parts = pool_parts(groups, atlas, dict(tables or {}), data)
+    views = pool_views(groups, atlas, dict(tables or {}), data)
     sections = [
         _heading(groups),
+        _what_derts_did(groups),
         _summary(groups),
         _figures("Learning", figures, ("validation", "accuracy", "loss"), BAND),
-        _figures("Where the time went", figures, ("time",), ""),
-        _pools(parts, figures),
+        _figures("Where the time went", figures, ("time",)),
+        _pools(views, figures),
         _again(groups),
     ]
-    return Report(_page("\n".join(filter(None, sections)), parts, atlas), figures)
+    return ReportPage(_page("\n".join(filter(None, sections)), views, atlas), figures)
 
 
-BAND = (
-    "Lines are means over seeds, bands reach from the lowest seed to the highest. Strategies train "
-    "on different tasks: compare them by validation and test tasks, which are the same for all."
-)
-
-
-def _heading(groups: Sequence[Group]) -> str:
+def _heading(groups: Sequence[RunGroup]) -> str:
     config = groups[0].config
     runs = sum(len(group.runs) for group in groups)
     tasks = f"{config.tasks.way}-way {config.tasks.shot}-shot"
@@ -85,32 +83,51 @@ def _heading(groups: Sequence[Group]) -> str:
     return f"<h1>derts report</h1><p>{_text(about)}{'s' if runs > 1 else ''}</p>"
 
 
-def _summary(groups: Sequence[Group]) -> str:
-    comparison = comparison_of(groups)
-    parts = ["<h2>Summary</h2>"]
-    if comparison.results:
-        rows = comparison.table()
-        split = next(run.result for group in groups for run in group.runs if run.result)["split"]
+def _what_derts_did(groups: Sequence[RunGroup]) -> str:
+    told = [(group.name, " ".join(what_it_did(group))) for group in groups]
+    lines = [f"<p><b>{_text(name)}</b>: {_text(text)}</p>" for name, text in told if text]
+    notes = [f"<li>{_text(note)}</li>" for note in notes_of(groups)]
+    lines += [f"<p>Notes of the runs:</p><ul>{''.join(notes)}</ul>"] if notes else []
+    return f"<h2>What derts did</h2>{''.join(lines)}" if lines else ""
+
+
+def _summary(groups: Sequence[RunGroup]) -> str:
+    sections = ["<h2>Summary</h2>"]
+    finished = [run for group in groups for run in group.runs if run.result is not None]
+    if finished and finished[0].result is not None:
         about = (
-            f"Accuracy in % on clean {split} tasks. ± is the 95% interval over seeds (Student's "
-            "t); differences are paired, seed by seed. Click a heading to sort."
+            f"Accuracy in % on clean {finished[0].result['split']} tasks. ± is the 95% interval "
+            "over seeds (Student's t); differences are paired, seed by seed. Click a heading to "
+            "sort."
         )
-        parts.append(f"<p>{_text(about)}</p>{_table(rows)}")
+        cells = {group.name: parts_cell(parts_told(group)) for group in groups}
+        heading, *rows = comparison_of(groups).table()
+        rows = [(*row, cells[row[0]]) for row in rows]
+        table = _table([(*heading, "parts that acted"), *rows])
+        sections.append(f"<p>{_text(about)}</p>{table}{_seeds(groups)}")
     rows = [("run", "strategy", "seed", "status", "updates", "accuracy")]
-    for group in groups:
-        for run in group.runs:
-            result = run.result
-            shown = f"{result['accuracy']:.2f} ± {result['interval']:.2f}" if result else ""
-            chosen = result.get("weights_of_update") if result else None
-            if chosen is not None and chosen != run.last_update:
-                shown += f" (weights of update {chosen})"
-            name, seed = run.config.strategy.name, str(run.config.seed)
-            rows.append((run.name, name, seed, run.status, str(run.last_update), shown))
-    parts.append(f"<details open><summary>Every run</summary>{_table(rows)}</details>")
-    return "".join(parts)
+    for run in (run for group in groups for run in group.runs):
+        result = run.result
+        shown = f"{result['accuracy']:.2f} ± {result['interval']:.2f}" if result else ""
+        chosen = result.get("weights_of_update") if result else None
+        if chosen is not None and chosen != run.last_update:
+            shown += f" (weights of update {chosen})"
+        name, seed = run.config.strategy.name, str(run.config.seed)
+        rows.append((run.name, name, seed, run.status, str(run.last_update), shown))
+    sections.append(f"<details open><summary>Every run</summary>{_table(rows)}</details>")
+    return "".join(sections)
 
 
-def _figures(title: str, figures: FigureSheet, prefixes: tuple[str, ...], about: str) -> str:
+def _seeds(groups: Sequence[RunGroup]) -> str:
+    """Which seeds each group has, where some pair of groups is not over the same ones."""
+    if len({tuple(group.seeds) for group in groups}) == 1:
+        return ""
+    each = "; ".join(f"{group.name} has {', '.join(map(str, group.seeds))}" for group in groups)
+    about = f"Seeds: {each}. A difference is over the seeds that both have, and needs one at least."
+    return f"<p>{_text(about)}</p>"
+
+
+def _figures(title: str, figures: FigureSheet, prefixes: tuple[str, ...], about: str = "") -> str:
     shown = [
         f"<figure><figcaption>{_text(caption)}</figcaption>{figures.svg(name)}</figure>"
         for name, (caption, _) in figures.figures.items()
@@ -122,11 +139,11 @@ def _figures(title: str, figures: FigureSheet, prefixes: tuple[str, ...], about:
     return f'<h2>{title}</h2>{text}<div class="figures">{"".join(shown)}</div>'
 
 
-def _pools(parts: Sequence[PoolPart], figures: FigureSheet) -> str:
-    if not parts:
+def _pools(views: Sequence[PoolView], figures: FigureSheet) -> str:
+    if not views:
         return ""
-    maps = "".join(part.map() for part in parts)
-    grids = "".join(part.grids() for part in parts)
+    maps = "".join(view.map() for view in views)
+    grids = "".join(view.grids() for view in views)
     found = (
         "<h2>The pool as a map</h2><p>One dot is one task; hover over it, or touch it, to see its "
         "images. Each column is a class as labelled; a red frame marks a wrong label.</p>"
@@ -137,34 +154,34 @@ def _pools(parts: Sequence[PoolPart], figures: FigureSheet) -> str:
             "<h2>Selected and unselected tasks</h2><p>A row is a task, one support image per "
             f"class as labelled; a red frame marks a wrong label.</p>{grids}"
         )
-    return found + _figures("Weights and noise", figures, ("weights", "noise"), "")
+    return found + _figures("Weights and noise", figures, ("weights", "noise"))
 
 
-def _again(groups: Sequence[Group]) -> str:
-    parts = ["<h2>Settings, and how to run it again</h2>"]
+def _again(groups: Sequence[RunGroup]) -> str:
+    sections = ["<h2>Settings, and how to run it again</h2>"]
     different = differing_settings([group.config for group in groups])
     if different:
         heading = ("setting", *(group.name for group in groups))
         values = [flat_values(group.config) for group in groups]
         rows = [(name, *(str(value.get(name, "")) for value in values)) for name in different]
-        parts.append(f"<p>What tells the groups apart:</p>{_table([heading, *rows])}")
+        sections.append(f"<p>What tells the groups apart:</p>{_table([heading, *rows])}")
     for group in groups:
         run = group.runs[0]
         result = run.result or {}
         code = ", ".join(f"{name} {value}" for name, value in result.get("code", {}).items())
         machine = ", ".join(f"{name} {value}" for name, value in result.get("machine", {}).items())
-        seeds = ", ".join(str(each.config.seed) for each in group.runs)
+        seeds = ", ".join(map(str, group.seeds))
         command = f"derts train --config {run.run.path / 'config.toml'} --out NEW-FOLDER"
-        parts.append(
+        sections.append(
             f"<details><summary>{_text(group.name)}, seeds {seeds}</summary>"
             f"<p>Save these settings as config.toml, or use the run's own; --seed changes the "
             f"seed.</p><pre>{_text(command)}</pre><pre>{_text(to_toml(run.config))}</pre>"
             f"<p>{_text(code)}<br>{_text(machine)}</p></details>"
         )
-    return "".join(parts)
+    return "".join(sections)
 
 
-def _table(rows: Rows) -> str:
+def _table(rows: Sequence[Sequence[str]]) -> str:
     """A table that sorts: the first row is its heading."""
     heading = "".join(f'<th><button type="button">{_text(cell)}</button></th>' for cell in rows[0])
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows[1:])
@@ -183,13 +200,14 @@ def _cell(text: str) -> str:
     return f"<td{value}>{_text(text)}</td>"
 
 
-def _page(body: str, parts: Sequence[PoolPart], atlas: Atlas) -> str:
+def _page(body: str, views: Sequence[PoolView], atlas: Atlas) -> str:
+    # first: it adds the tasks' pictures to the atlas
+    data = {"columns": COLUMNS, "maps": [view.script_data() for view in views]}
     folder = files("derts.report")
     style = (folder / "page.css").read_text(encoding="utf-8")
     script = (folder / "page.js").read_text(encoding="utf-8")
     if atlas.tiles:
         style += f".atlas {{ background-image: url({atlas.data_address()}); }}\n"
-    data = {"columns": COLUMNS, "maps": [part.script_data for part in parts]}
     # a class may be called </script>: no text in here may end the element
     tasks = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     return (
@@ -207,9 +225,3 @@ def _page(body: str, parts: Sequence[PoolPart], atlas: Atlas) -> str:
 
 def _text(value: object) -> str:
     return html.escape(str(value))
-
-
-def check_page_path(path: Path) -> None:
-    """Refuse a place where a page cannot be written, before the work."""
-    if path.is_dir():
-        raise DertsError(f"{path} is a folder: give the name of a file, such as {path}/report.html")

@@ -1,11 +1,14 @@
-"""The images of a round's tasks, as one sheet of small pictures that a page can point into."""
+"""Small pictures: of a round's tasks, on one sheet that a page points into; and with captions."""
 
 from __future__ import annotations
 
 import base64
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,44 +18,30 @@ from derts.config import TrainConfig
 from derts.data import open_data
 from derts.data.table import ImageTable
 from derts.errors import DertsError
+from derts.report.figures import any_letters, new_figure, plain, save_figure, shorten
 from derts.selection.round_record import RoundRecord, pool_digest
 from derts.tasks import TaskPool
 from derts.training.drawing import (
-    draw_tasks,
+    draw_training_tasks,
     training_images,
     training_sampler,
 )
 
-SIDE = 40  # pixels of a picture on the page
-MOST_PICTURES = 3000
+TILE = 40  # pixels of a picture on the page
 COLUMNS = 50
+MOST_PICTURES = 3000
+SHEET_SIDE, SHEET_LINE = 96, 11  # pixels of a picture on a sheet, and of a line under it
+SHEET_LETTERS = 17  # of a line, so that it ends before the next picture's
+SHEET_PICTURES = 100
 
 
-def tasks_of_round(
-    config: TrainConfig, record: RoundRecord, opened: dict[str, ImageTable], data: str | None = None
-) -> tuple[ImageTable, TaskPool] | str:
-    """The tasks that a round chose from, drawn again; or why they cannot be had.
+class TaskPicture(NamedTuple):
+    """A support image: its label in the task, place in the atlas, true class, right or wrong."""
 
-    `opened` keeps training images by what they are of, so that each is opened once.
-    """
-    name = data or config.data
-    try:
-        key = f"{name}, {config.tasks.classes} rotated" if config.tasks.rotated else name
-        if key not in opened:
-            opened[key] = training_images(open_data(name)["train"], config.tasks)
-        images = opened[key]
-        pool = draw_tasks(
-            training_sampler(images, config.tasks),
-            config.tasks,
-            config.strategy.pool,
-            (config.seed, "pool", record.number),
-            images=config.strategy.pool_images,
-        )
-    except (DertsError, KeyError) as error:
-        return f"the run's data is not at hand ({error})"
-    if pool_digest(pool, images) != record.digest:
-        return f"{name} is not the data that this run was trained on"
-    return images, pool
+    label: int
+    place: int
+    class_name: str
+    wrong: bool
 
 
 @dataclass
@@ -69,33 +58,58 @@ class Atlas:
             if len(self.tiles) >= MOST_PICTURES:
                 return None
             self.places[key] = len(self.tiles)
-            self.tiles.append(small_picture(images, index, SIDE))
+            picture = to_picture(images.gather(torch.tensor([index]))[0])
+            self.tiles.append(picture.resize((TILE, TILE), Image.Resampling.BICUBIC))
         return self.places[key]
 
     def data_address(self) -> str:
-        """The sheet as a data: address, JPEG where there is colour."""
+        """The sheet as a data: address."""
         rows = max(1, math.ceil(len(self.tiles) / COLUMNS))
         gray = all(tile.mode == "L" for tile in self.tiles)
-        sheet = Image.new("L" if gray else "RGB", (COLUMNS * SIDE, rows * SIDE))
+        sheet = Image.new("L" if gray else "RGB", (COLUMNS * TILE, rows * TILE))
         for number, tile in enumerate(self.tiles):
-            sheet.paste(tile, (number % COLUMNS * SIDE, number // COLUMNS * SIDE))
+            sheet.paste(tile, (number % COLUMNS * TILE, number // COLUMNS * TILE))
         buffer = io.BytesIO()
         sheet.save(buffer, "JPEG", quality=72, optimize=True)
         return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def small_picture(images: ImageTable, index: int, side: int) -> Image.Image:
-    """One image of a table [height, width, channels] as a square Pillow image."""
-    pixels = images.gather(torch.tensor([index]))[0].cpu().numpy().astype(np.uint8)
-    picture = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
-    return picture.resize((side, side), Image.Resampling.BICUBIC)
+def to_picture(pixels: torch.Tensor) -> Image.Image:
+    """uint8 [height, width, 1 or 3] as a Pillow image."""
+    values = pixels.cpu().numpy()
+    return Image.fromarray(values[..., 0] if values.shape[-1] == 1 else values)
 
 
-def task_cards(
-    images: ImageTable, pool: TaskPool, task: int, atlas: Atlas
-) -> list[dict[str, object]]:
-    """One support image per class of a task, as labelled: picture, true class, right or wrong."""
-    cards: list[dict[str, object]] = []
+def tasks_of_round(
+    config: TrainConfig, record: RoundRecord, opened: dict[str, ImageTable], data: str | None = None
+) -> tuple[ImageTable, TaskPool] | str:
+    """The tasks that a round chose from, drawn again; or why they cannot be had.
+
+    `opened` keeps training images by what they are of, so that each is opened once.
+    """
+    name = data or config.data
+    try:
+        key = f"{name}, {config.tasks.classes} rotated" if config.tasks.rotated else name
+        if key not in opened:
+            opened[key] = training_images(open_data(name)["train"], config.tasks)
+        images = opened[key]
+        pool = draw_training_tasks(
+            training_sampler(images, config.tasks),
+            config.tasks,
+            config.strategy.pool,
+            (config.seed, "pool", record.number),
+            images=config.strategy.pool_images,
+        )
+    except (DertsError, KeyError) as error:
+        return f"the run's data is not at hand ({error})"
+    if pool_digest(pool, images) != record.digest:
+        return f"{name} is not the data that this run was trained on"
+    return images, pool
+
+
+def task_pictures(images: ImageTable, pool: TaskPool, task: int, atlas: Atlas) -> list[TaskPicture]:
+    """Up to two support images per class of a task, as labelled."""
+    found = []
     given = pool.support_labels[task]
     wrong = given != pool.true_support_labels[task]
     for label in range(pool.way):
@@ -104,7 +118,32 @@ def task_cards(
             place = atlas.add(images, index)
             if place is not None:
                 name = images.class_names[int(images.labels[index])]
-                cards.append(
-                    {"label": label, "place": place, "class": name, "wrong": bool(wrong[slot])}
-                )
-    return cards
+                found.append(TaskPicture(label, place, name, bool(wrong[slot])))
+    return found
+
+
+def draw_sheet(
+    pictures: Sequence[Image.Image], captions: Sequence[str], path: Path, title: str
+) -> None:
+    """Write pictures in rows of ten as a PNG, with a few lines under each; at most a hundred."""
+    shown = list(zip(pictures, captions, strict=True))[:SHEET_PICTURES]
+    columns = max(1, min(10, len(shown)))
+    rows = max(1, math.ceil(len(shown) / columns))
+    lines = max((caption.count("\n") + 1 for _, caption in shown), default=1)
+    step = SHEET_SIDE + 12 + SHEET_LINE * lines
+    width, height = max(4, columns) * (SHEET_SIDE + 8), rows * step
+    canvas = np.full((height, width, 3), 255, dtype=np.uint8)
+    figure = new_figure((width / 100, height / 100 + 0.4), layout=None)
+    axes = figure.add_axes((0, 0, 1, height / (height + 40)))
+    for number, (picture, caption) in enumerate(shown):
+        x, y = number % columns * (SHEET_SIDE + 8) + 4, number // columns * step
+        size = (SHEET_SIDE, SHEET_SIDE)
+        square = picture.convert("RGB").resize(size, Image.Resampling.BICUBIC)
+        canvas[y : y + SHEET_SIDE, x : x + SHEET_SIDE] = np.asarray(square)
+        text = "\n".join(shorten(line, SHEET_LETTERS) for line in caption.split("\n"))
+        axes.text(x, y + SHEET_SIDE + 3, plain(text), fontsize=6.5, va="top")
+    axes.imshow(canvas)
+    axes.set_axis_off()
+    figure.suptitle(plain(title), fontsize=9, x=4 / width, y=1 - 12 / (height + 40), ha="left")
+    with any_letters():
+        save_figure(figure, path, dpi=150)

@@ -4,161 +4,173 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from derts.data.table import ImageTable
 from derts.report.figures import DROPPED, LEFT, SELECTED
-from derts.report.pictures import COLUMNS, SIDE, Atlas, task_cards, tasks_of_round
-from derts.report.read import Group
+from derts.report.pictures import (
+    COLUMNS,
+    TILE,
+    Atlas,
+    TaskPicture,
+    task_pictures,
+    tasks_of_round,
+)
+from derts.report.read import RunGroup
 from derts.selection.round_record import RoundRecord
 from derts.tasks import TaskPool
 
-MOST_TASKS = 300
+MAP_TASKS = 300
 WIDTH, HEIGHT, MARGIN = 640, 420, 22
-SHOWN = 6
+EXAMPLES = 6  # tasks of each state that are shown as rows
 RAMP = ((0x3B, 0x6F, 0xD4), (0xE9, 0xB0, 0x3A), (0xD1, 0x30, 0x4F))
-KINDS = (
-    ("selected", "Selected, largest γ first"),
-    ("not selected", "Not selected: others stand for them"),
-    ("dropped", "Dropped: they look noisy"),
-)
-
+STATES = {
+    "selected": (SELECTED, "Selected, largest γ first"),
+    "not selected": (LEFT, "Not selected: others stand for them"),
+    "dropped": (DROPPED, "Dropped: they look noisy"),
+}
 RANDOM = (
-    "Nothing in this pool was mended or dropped, and few of its tasks repeat each other: so "
+    "Nothing in this pool was relabelled or dropped, and few of its tasks repeat each other: "
     "random tasks were trained on until the next look at a pool, none preferred."
 )
 
 
 @dataclass
-class PoolPart:
+class PoolView:
     """One group's newest kept round: its HTML, and the data that the page's script reads."""
 
-    group: Group
+    group: RunGroup
     record: RoundRecord
     tasks: tuple[ImageTable, TaskPool] | str
     atlas: Atlas
     number: int
-    script_data: list[dict[str, Any]] = field(default_factory=list)
 
-    def state(self, task: int) -> str:
-        """selected, dropped or not selected; in a round of random tasks all are alike."""
-        if float(self.record.weight[task]) > 0:
-            return "selected"
-        return "dropped" if bool(self.record.dropped[task]) else "not selected"
+    def __post_init__(self) -> None:
+        weights, dropped = self.record.weight.tolist(), self.record.dropped.tolist()
+        self.states = [
+            "selected" if weight > 0 else "dropped" if drop else "not selected"
+            for weight, drop in zip(weights, dropped, strict=True)
+        ]
+        self.noisy = bool((self.record.mislabelled > 0).any())
+        self.shown = min(MAP_TASKS, len(weights))
 
-    def cards(self, task: int) -> list[dict[str, object]]:
+    def pictures(self, task: int) -> list[TaskPicture]:
         """Pictures of a task, none where the data is not at hand."""
-        if isinstance(self.tasks, str):
-            return []
-        return task_cards(*self.tasks, task, self.atlas)
+        return [] if isinstance(self.tasks, str) else task_pictures(*self.tasks, task, self.atlas)
+
+    def script_data(self) -> list[dict[str, Any]]:
+        """What the page shows of each task on the map."""
+        found: list[dict[str, Any]] = []
+        for task in range(self.shown):
+            weight = float(self.record.weight[task])
+            text = f"loss {float(self.record.loss[task]):.3f}"
+            text += f", γ {weight:.2f}" if weight and not self.record.random else ""
+            if self.noisy:
+                text += f", wrong labels {100 * float(self.record.mislabelled[task]):.0f}%"
+            cards = [
+                {"label": one.label, "place": one.place, "class": one.class_name,
+                 "wrong": one.wrong}
+                for one in self.pictures(task)
+            ]  # fmt: skip
+            state = self.states[task]
+            found.append({"number": task, "state": state, "text": text, "cards": cards})
+        return found
 
     def map(self) -> str:
         """The figure: a circle per task, γ as its size."""
-        record, count = self.record, min(MOST_TASKS, len(self.record.loss))
-        places = _scaled(record.place[:count])
-        losses = _ranks(record.loss[:count])
-        noisy = bool((record.mislabelled > 0).any())
+        record, count = self.record, self.shown
+        places = _scaled(record.place[:count]).tolist()
+        losses = record.loss[:count].argsort().argsort().float() / max(1, count - 1)
         circles = []
-        for task in range(count):
-            state, weight = self.state(task), float(record.weight[task])
-            wrong, loss = float(record.mislabelled[task]), float(record.loss[task])
-            choice = {"selected": SELECTED, "dropped": DROPPED, "not selected": LEFT}[state]
-            radius = 4 + 2.6 * min(weight, 6.0) ** 0.5 if weight else 4
-            x, y = places[task].tolist()
+        for task, (x, y) in enumerate(places):
+            color = STATES[self.states[task]][0]
+            radius = 4 + 2.6 * min(float(record.weight[task]), 6.0) ** 0.5
             circles.append(
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="{choice}" '
-                f'data-map="{self.number}" data-task="{task}" data-choice="{choice}" '
-                f'data-noise="{_ramp(wrong)}" data-loss="{_ramp(float(losses[task]))}"/>'
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="{color}" '
+                f'data-map="{self.number}" data-task="{task}" data-choice="{color}" '
+                f'data-noise="{_ramp(float(record.mislabelled[task]))}" '
+                f'data-loss="{_ramp(float(losses[task]))}"/>'
             )
-            gamma = f", γ {weight:.2f}" if weight and not record.random else ""
-            known = f", wrong labels {100 * wrong:.0f}%" if noisy else ""
-            text = f"loss {loss:.3f}{gamma}{known}"
-            self.script_data.append(
-                {"number": task, "state": state, "text": text, "cards": self.cards(task)}
-            )
-        return self._figure("".join(circles), count, noisy)
-
-    def _figure(self, circles: str, count: int, noisy: bool) -> str:
-        of = "" if count == len(self.record.loss) else f" ({count} of {len(self.record.loss)})"
-        noise = '<option value="noise">wrong labels</option>' if noisy else ""
-        blue, red = _ramp(0.0), _ramp(1.0)
-        chosen = "none preferred" if self.record.random else "selected, larger with γ"
-        where = f" {RANDOM}" if self.record.random else ""
-        where += "" if not isinstance(self.tasks, str) else f" No pictures: {_text(self.tasks)}."
         return (
-            f'<figure class="map"><figcaption>{_text(self.group.name)}, round '
-            f"{self.record.number + 1} at update {self.record.update}{of}: first two principal "
-            f"components of the estimated gradients.{where}</figcaption>"
+            f'<figure class="map"><figcaption>{self._caption()}</figcaption>{self._key()}'
+            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="map of the pool">'
+            f"{''.join(circles)}</svg></figure>"
+        )
+
+    def _caption(self) -> str:
+        count, whole = self.shown, len(self.states)
+        of = "" if count == whole else f" ({count} of {whole})"
+        about = (
+            f"{self.group.name}, round {self.record.number + 1} at update {self.record.update}{of}:"
+            " first two principal components of the estimated gradients."
+        )
+        about += f" {RANDOM}" if self.record.random else ""
+        about += f" No pictures: {self.tasks}." if isinstance(self.tasks, str) else ""
+        return html.escape(about)
+
+    def _key(self) -> str:
+        chosen = "none preferred" if self.record.random else "selected, larger with γ"
+        low, high = _ramp(0.0), _ramp(1.0)
+        keys = (
+            ("choice", SELECTED, chosen), ("choice", DROPPED, "dropped"),
+            ("choice", LEFT, "not selected"), ("noise", low, "none"), ("noise", high, "all wrong"),
+            ("loss", low, "lowest loss"), ("loss", high, "highest"),
+        )  # fmt: skip
+        noise = '<option value="noise">wrong labels</option>' if self.noisy else ""
+        spans = "".join(
+            f'<span data-key="{kind}"><i style="background:{color}"></i>{text}</span>'
+            for kind, color, text in keys
+        )
+        return (
             '<div class="key"><label>colour <select data-colour>'
             f'<option value="choice">choice</option>{noise}<option value="loss">loss</option>'
-            '</select></label><span data-key="choice">'
-            f'<i style="background:{SELECTED}"></i>{chosen}</span>'
-            f'<span data-key="choice"><i style="background:{DROPPED}"></i>dropped</span>'
-            f'<span data-key="choice"><i style="background:{LEFT}"></i>not selected</span>'
-            f'<span data-key="noise"><i style="background:{blue}"></i>none</span>'
-            f'<span data-key="noise"><i style="background:{red}"></i>all wrong</span>'
-            f'<span data-key="loss"><i style="background:{blue}"></i>lowest loss</span>'
-            f'<span data-key="loss"><i style="background:{red}"></i>highest</span></div>'
-            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="map of the pool">'
-            f"{circles}</svg></figure>"
+            f"</select></label>{spans}</div>"
         )
 
     def grids(self) -> str:
-        """Some tasks of each kind as rows of pictures, one per class as labelled."""
+        """Some tasks of each state as rows of pictures, one per class as labelled."""
         if isinstance(self.tasks, str):
             return ""
-        parts = []
-        for kind, title in KINDS:
-            tasks = self._examples(kind)
+        order = self.record.weight.argsort(descending=True, stable=True).tolist()
+        columns = []
+        for state, (_, title) in STATES.items():
+            tasks = [task for task in order if self.states[task] == state][:EXAMPLES]
             if tasks:
                 title = "Some of the pool" if self.record.random else title
-                rows = "".join(self._row(task) for task in tasks)
-                parts.append(f"<div><h3>{title}</h3>{rows}</div>")
-        return f'<h3>{_text(self.group.name)}</h3><div class="kinds">{"".join(parts)}</div>'
-
-    def _examples(self, kind: str) -> list[int]:
-        order: Sequence[int] = range(len(self.record.loss))
-        if kind == "selected":
-            order = self.record.weight.argsort(descending=True, stable=True).tolist()
-        return [task for task in order if self.state(task) == kind][:SHOWN]
+                columns.append(f"<div><h3>{title}</h3>{''.join(map(self._row, tasks))}</div>")
+        name = html.escape(self.group.name)
+        return f'<h3>{name}</h3><div class="kinds">{"".join(columns)}</div>'
 
     def _row(self, task: int) -> str:
-        record = self.record
-        weight = float(record.weight[task])
-        of_loss = record.random or not weight
-        value = f"loss {float(record.loss[task]):.2f}" if of_loss else f"γ {weight:.2f}"
-        seen: set[object] = set()
-        pictures = []
-        for card in self.cards(task):
-            if card["label"] in seen:
-                continue
-            seen.add(card["label"])
-            pictures.append(_picture(card))
-        return f'<div class="task"><span class="number">{value}</span>{"".join(pictures)}</div>'
+        weight = float(self.record.weight[task])
+        of_loss = self.record.random or not weight
+        value = f"loss {float(self.record.loss[task]):.2f}" if of_loss else f"γ {weight:.2f}"
+        first = {one.label: one for one in reversed(self.pictures(task))}
+        pictures = "".join(_picture(first[label]) for label in sorted(first))
+        return f'<div class="task"><span class="number">{value}</span>{pictures}</div>'
 
 
-def pool_parts(
-    groups: Sequence[Group], atlas: Atlas, opened: dict[str, ImageTable], data: str | None
-) -> list[PoolPart]:
-    """A part for each group that kept a round."""
-    parts: list[PoolPart] = []
+def pool_views(
+    groups: Sequence[RunGroup], atlas: Atlas, opened: dict[str, ImageTable], data: str | None
+) -> list[PoolView]:
+    """A view for each group that kept a round."""
+    views: list[PoolView] = []
     for group in groups:
-        run, record = group.recorded, group.record
-        if run is not None and record is not None:
+        if group.newest_round is not None:
+            run, record = group.newest_round
             tasks = tasks_of_round(run.config, record, opened, data)
-            parts.append(PoolPart(group, record, tasks, atlas, len(parts)))
-    return parts
+            views.append(PoolView(group, record, tasks, atlas, len(views)))
+    return views
 
 
-def _picture(card: dict[str, Any]) -> str:
-    x, y = card["place"] % COLUMNS * SIDE, card["place"] // COLUMNS * SIDE
-    wrong = " wrong" if card["wrong"] else ""
+def _picture(one: TaskPicture) -> str:
+    x, y = one.place % COLUMNS * TILE, one.place // COLUMNS * TILE
     return (
-        f'<span class="picture atlas{wrong}" style="background-position:-{x}px -{y}px" '
-        f'title="{_text(card["class"])}"></span>'
+        f'<span class="picture atlas{" wrong" if one.wrong else ""}" '
+        f'style="background-position:-{x}px -{y}px" title="{html.escape(one.class_name)}"></span>'
     )
 
 
@@ -168,10 +180,6 @@ def _scaled(places: torch.Tensor) -> torch.Tensor:
     unit = ((places - low) / (high - low).clamp(min=1e-9)).clamp(-0.02, 1.02)
     size = torch.tensor([WIDTH - 2.0 * MARGIN, HEIGHT - 2.0 * MARGIN])
     return MARGIN + unit * size
-
-
-def _ranks(values: torch.Tensor) -> torch.Tensor:
-    return values.argsort().argsort().float() / max(1, len(values) - 1)
 
 
 def _ramp(share: float) -> str:
@@ -185,7 +193,3 @@ def _ramp(share: float) -> str:
     part = place if place <= 1 else place - 1
     mixed = [round(a + part * (b - a)) for a, b in zip(low, high, strict=True)]
     return "#" + "".join(f"{value:02x}" for value in mixed)
-
-
-def _text(value: object) -> str:
-    return html.escape(str(value))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from derts.clock import SELECTION_PHASES, TRAINING_PHASES
+from derts.clock import TRAINING_PHASES
 from derts.comparison import Comparison
 from derts.config import TrainConfig
 from derts.config_file import as_values
 from derts.errors import DertsError
 from derts.selection.round_record import RoundRecord
+from derts.training.result import Result, summarise
 from derts.training.run_folder import Event, Run, is_number
 
 Points = list[tuple[float, float]]
@@ -57,52 +58,27 @@ class RunStory:
         return f"at update {self.last_update} of {self.config.updates}"
 
     @cached_property
-    def records(self) -> list[RoundRecord]:
+    def kept_rounds(self) -> list[RoundRecord]:
         """The rounds of which every task is kept, oldest first."""
         return [RoundRecord.load(path) for path in self.run.round_files()]
 
+    @cached_property
+    def summary(self) -> Result:
+        """Time since the warm-up, and what the rounds did: `training.result.summarise`."""
+        return summarise(self.events, self.config.strategy.warmup, self.last_update)
+
     def curve(self, event: str, key: str, against: str = "update") -> Points:
         """(update or seconds of training, value) of all events of a kind, NaN where missing."""
-        spent = self._seconds()
-        return [
-            (
-                spent(found["update"]) if against == "seconds" else float(found["update"]),
-                found.get(key, math.nan),
-            )
-            for found in self.named(event)
-        ]
+        place: Callable[[float], float] = self._seconds() if against == "seconds" else float
+        return [(place(found["update"]), found.get(key, math.nan)) for found in self.named(event)]
 
-    def _seconds(self) -> Any:
+    def _seconds(self) -> Callable[[float], float]:
         """Seconds of training, without evaluation, up to an update."""
         marks: Points = [(0.0, 0.0)]
         for found in self.named("update"):
-            marks.append((found["update"], marks[-1][1] + _training(found["seconds"])))
-
-        def at(update: float) -> float:
-            return max((seconds for mark, seconds in marks if mark <= update), default=0.0)
-
-        return at
-
-    def summary(self, variant: str) -> Event:
-        """The numbers of a comparison's row, from the events after the warm-up."""
-        assert self.result is not None
-        warmup = min(self.config.strategy.warmup, self.config.updates)
-        updates = [event for event in self.named("update") if event["update"] > warmup]
-        whole = sum(_training(event["seconds"]) for event in updates)
-        chosen = sum(
-            event["seconds"].get(name, 0.0) for event in updates for name in SELECTION_PHASES
-        )
-        count = max(self.result["updates"] - warmup, 1)
-        kept = _mean([event["noise"]["kept"] for event in self.named("round")])
-        return {
-            "variant": variant,
-            "seed": self.config.seed,
-            "accuracy": self.result["accuracy"],
-            "ms_per_update": 1000 * whole / count,
-            "selection_share": chosen / whole if whole else 0.0,
-            # where we added no noise, nobody knows which labels are wrong
-            "noise": {"kept": None if self.config.tasks.noise == "none" else kept},
-        }
+            spent = sum(found["seconds"].get(name, 0.0) for name in TRAINING_PHASES)
+            marks.append((found["update"], marks[-1][1] + spent))
+        return lambda update: max(seconds for mark, seconds in marks if mark <= update)
 
     def phases(self) -> dict[str, float]:
         """Milliseconds per update of each phase, over the whole run."""
@@ -114,7 +90,7 @@ class RunStory:
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Runs that differ in nothing but the seed, under one name."""
 
     name: str
@@ -126,14 +102,14 @@ class Group:
         return self.runs[0].config
 
     @property
-    def record(self) -> RoundRecord | None:
-        """The newest kept round of the first run that has one."""
-        return next((run.records[-1] for run in self.runs if run.records), None)
+    def seeds(self) -> list[int]:
+        """The seeds of its runs, ascending."""
+        return sorted(run.config.seed for run in self.runs)
 
     @property
-    def recorded(self) -> RunStory | None:
-        """The run that `record` is of."""
-        return next((run for run in self.runs if run.records), None)
+    def newest_round(self) -> tuple[RunStory, RoundRecord] | None:
+        """The first run of which a round is kept, and its newest round."""
+        return next(((run, run.kept_rounds[-1]) for run in self.runs if run.kept_rounds), None)
 
 
 def read_runs(paths: Sequence[Path | str]) -> list[RunStory]:
@@ -141,17 +117,15 @@ def read_runs(paths: Sequence[Path | str]) -> list[RunStory]:
     found: list[RunStory] = []
     for path in map(Path, paths):
         inner = sorted(file.parent for file in path.glob("*/config.toml"))
-        if inner and not (path / "config.toml").exists():
-            found += [RunStory(Run.open(folder)) for folder in inner]
-        else:
-            found.append(RunStory(Run.open(path)))
+        folders = inner if inner and not (path / "config.toml").exists() else [path]
+        found += [RunStory(Run.open(folder)) for folder in folders]
     for story in found:
         if not story.named("update"):
             raise DertsError(f"{story.run.path} has logged nothing yet: wait, or train it first")
     return found
 
 
-def group_runs(stories: Sequence[RunStory]) -> list[Group]:
+def group_runs(stories: Sequence[RunStory]) -> list[RunGroup]:
     """Groups in the order given, random first; named after what tells them apart."""
     alike: dict[TrainConfig, list[RunStory]] = {}
     for story in stories:
@@ -161,7 +135,7 @@ def group_runs(stories: Sequence[RunStory]) -> list[Group]:
     names = [_group_name(config, telling) for config in alike]
     if len(set(names)) < len(names):  # nothing but the hardware tells some of them apart
         names = [_group_name(config, different) for config in alike]
-    groups = [Group(name, tuple(runs)) for name, runs in zip(names, alike.values(), strict=True)]
+    groups = [RunGroup(name, tuple(runs)) for name, runs in zip(names, alike.values(), strict=True)]
     return sorted(groups, key=lambda group: group.config.strategy.name != "random")
 
 
@@ -197,46 +171,43 @@ def flat_values(config: TrainConfig) -> dict[str, Any]:
     return flat
 
 
-def comparison_of(groups: Sequence[Group]) -> Comparison:
+def comparison_of(groups: Sequence[RunGroup]) -> Comparison:
     """The finished runs as a comparison, the first group as what the others are compared with."""
-    return Comparison(
-        [
-            story.summary(group.name)
-            for group in groups
-            for story in group.runs
-            if story.result is not None
-        ]
-    )
+    results = []
+    for group in groups:
+        for run in group.runs:
+            if run.result is not None:
+                found: Result = {**run.summary, "variant": group.name, "seed": run.config.seed}
+                found |= {"accuracy": run.result["accuracy"]}
+                found["ms_per_update"] = 1000 * (found["seconds_per_update"] or 0.0)
+                if group.config.tasks.noise == "none":
+                    # where we added no noise, nobody knows which labels are wrong
+                    found["noise"] = dict.fromkeys(found["noise"])
+                results.append(found)
+    return Comparison(results)
 
 
-def _is_event(event: object) -> bool:
+def _is_event(event: Event) -> bool:
     """Whether a line of the log has what is read from its kind.
 
     Where every update since the event before was skipped, there is no loss and no accuracy.
     """
-    if not isinstance(event, dict) or not isinstance(event.get("update"), int):
+    kind = event.get("event")
+    if kind == "note":
+        return isinstance(event.get("text"), str)
+    numbers = {"validation": ["update", "accuracy"], "round": ["update", "round"]}
+    wanted = numbers.get(str(kind), ["update"])
+    wanted += [name for name in ("loss", "accuracy") if kind == "update" and name in event]
+    if not isinstance(kind, str) or not isinstance(event.get("update"), int):
         return False
-    if not is_number(event["update"]):
+    if not all(is_number(event.get(name)) for name in wanted):
         return False
-    wanted: dict[str, tuple[str, ...]] = {
-        "update": ("loss", "accuracy") if "loss" in event or "accuracy" in event else (),
-        "validation": ("accuracy",),
-        "round": ("round",),
-    }
-    kind = str(event.get("event"))
-    if not all(is_number(event.get(name)) for name in wanted.get(kind, ())):
-        return False
-    inner = {"update": "seconds", "round": "noise"}.get(kind)
-    values = event.get(inner) if inner else {}
-    if not isinstance(values, dict) or (kind == "round" and not values.keys() >= NOISE):
-        return False
-    return all(is_number(value) or (value is None and kind == "round") for value in values.values())
-
-
-def _training(seconds: dict[str, float]) -> float:
-    return sum(seconds.get(name, 0.0) for name in TRAINING_PHASES)
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    if kind == "update":
+        seconds = event.get("seconds")
+        return isinstance(seconds, dict) and all(map(is_number, seconds.values()))
+    if kind == "round":
+        noise, parts = event.get("noise"), event.get("parts", {})
+        if not isinstance(noise, dict) or not isinstance(parts, dict) or not noise.keys() >= NOISE:
+            return False
+        return all(value is None or is_number(value) for value in noise.values())
+    return True

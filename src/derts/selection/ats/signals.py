@@ -67,8 +67,7 @@ def running_statistics(learner: ANIL | MAML) -> Iterator[None]:
     was_training = learner.training
     learner.eval()
     try:
-        with learner.embedding.fast_math():
-            yield
+        yield
     finally:
         learner.train(was_training)
 
