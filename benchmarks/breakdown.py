@@ -10,17 +10,14 @@ the kernels' own time, summed, stands that of an update on the clock, not profil
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from timing import save_results, seconds
 from torch.profiler import ProfilerActivity, profile
 from update import images_of, our_update
-
-from derts.provenance import code_version, machine
 
 GROUPS = {
     r"wgrad|init_device_workspace": "convolutions: gradients of weights",
@@ -52,20 +49,14 @@ def breakdown(backbone: str, updates: int, quick: bool) -> dict[str, Any]:
     }
     update = our_update(case, images_of(16 if quick else 84, quick), quick)
     cuda = torch.cuda.is_available()
-
-    def several() -> float:
-        start = time.perf_counter()
+    seconds(update, 1, updates)
+    alone = 1000 * seconds(update, 1, updates)[0]
+    activity = ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU
+    with profile(activities=[activity]) as profiled:
         for _ in range(updates):
             update()
         if cuda:
             torch.cuda.synchronize()
-        return 1000 * (time.perf_counter() - start) / updates
-
-    several()
-    alone = several()
-    activity = ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU
-    with profile(activities=[activity]) as profiled:
-        several()
     groups: dict[str, dict[str, float]] = {}
     for event in profiled.key_averages():
         spent = event.self_device_time_total if cuda else event.self_cpu_time_total
@@ -93,12 +84,7 @@ def main() -> None:
         for name, group in row["groups"].items():
             print(f"  {group['ms']:8.3f} ms {group['launches']:6.1f} × {name}", flush=True)
         found.append(row)
-    if options.out is not None:
-        about = {
-            "machine": machine("cuda" if torch.cuda.is_available() else "cpu"),
-            "code": code_version(),
-        }
-        options.out.write_text(json.dumps({**about, "results": found}, indent=1) + "\n")
+    save_results(options.out, found)
 
 
 if __name__ == "__main__":

@@ -12,22 +12,19 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from timing import save_results, seconds
 
 from derts.config import TrainConfig
 from derts.config_file import apply_presets, with_values
 from derts.data import ImageTable
 from derts.facility_location import select
-from derts.provenance import code_version, machine
 from derts.training import Trainer
 
 Row = dict[str, Any]
@@ -59,21 +56,6 @@ def forget() -> int:
     return torch.cuda.memory_reserved()
 
 
-def measured(run: Callable[[], object], repeats: int, cuda: bool) -> float:
-    """Median seconds of a run after one to warm up."""
-    run()
-    if cuda:
-        torch.cuda.synchronize()
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        if cuda:
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
-
-
 def taken(before: int, cuda: bool) -> float | None:
     """GiB of GPU memory at the peak, beside what was held before.
 
@@ -95,17 +77,14 @@ def update_row(kind: str, at: int, images: ImageTable, tasks: int, quick: bool) 
     before = forget()
     trainer = Trainer(with_values(base, values, "benchmark"), {"train": images})
     trainer.learner.train()
-    updates = 1 if quick else 10
-
-    def run() -> None:
-        for _ in range(updates):
-            trainer.step()
-
-    cuda = trainer.device.type == "cuda"
-    seconds = measured(run, 1 if quick else 3, cuda)
-    row = {"kind": kind, "at": at, "ms": 1000 * seconds / updates, "gib": taken(before, cuda)}
-    row["images_on"] = str(trainer.images.device)
-    return row
+    each = seconds(trainer.step, 1 if quick else 3, in_a_row=1 if quick else 10)
+    return {
+        "kind": kind,
+        "at": at,
+        "ms": 1000 * statistics.median(each),
+        "gib": taken(before, trainer.device.type == "cuda"),
+        "images_on": str(trainer.images.device),
+    }
 
 
 def pool_row(rows: int, device: torch.device, quick: bool) -> Row:
@@ -114,9 +93,9 @@ def pool_row(rows: int, device: torch.device, quick: bool) -> Row:
     random = torch.Generator().manual_seed(0)
     points = torch.randn(rows, 5, generator=random).to(device)
     repeats = 1 if quick or rows > 20_000 else 3
-    cuda = device.type == "cuda"
-    seconds = measured(lambda: select(points, int(0.3 * rows)), repeats, cuda)
-    return {"kind": "pool", "at": rows, "ms": 1000 * seconds, "gib": taken(before, cuda)}
+    each = seconds(lambda: select(points, int(0.3 * rows)), repeats)
+    memory = taken(before, device.type == "cuda")
+    return {"kind": "pool", "at": rows, "ms": 1000 * statistics.median(each), "gib": memory}
 
 
 def main() -> None:
@@ -156,9 +135,7 @@ def main() -> None:
                 memory = "" if row["gib"] is None else f", {row['gib']:.2f} GiB"
                 print(f"{kind} {at:,}: {row['ms']:.2f} ms{memory}", flush=True)
                 found.append(row)
-    if options.out is not None:
-        about = {"machine": machine(str(device)), "code": code_version()}
-        options.out.write_text(json.dumps({**about, "results": found}, indent=1) + "\n")
+    save_results(options.out, found)
 
 
 if __name__ == "__main__":

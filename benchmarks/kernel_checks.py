@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 STORED, SUMMED = 0.004, 1e-5
 DEVICE = torch.device("cuda")
-Row = dict[str, float | str]
+Row = dict[str, Any]
 
 
 def difference(ours: Tensor, theirs: Tensor) -> float:
     """Relative, in float64."""
     ours, theirs = ours.detach().double(), theirs.detach().double()
     return float((ours - theirs).norm() / theirs.norm())
-
-
-def milliseconds(run: Callable[[], object]) -> float:
-    """Median of twenty, by the GPU's own clock, after three to warm up."""
-    found = []
-    for number in range(23):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        run()
-        end.record()
-        torch.cuda.synchronize()
-        if number > 2:
-            found.append(float(start.elapsed_time(end)))
-    return statistics.median(found)
 
 
 def random(*shape: int) -> Tensor:

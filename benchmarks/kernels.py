@@ -11,24 +11,13 @@ of 100 images of 84×84 (a pool of 3,200 tasks for the last two).
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import torch
-from kernel_checks import (
-    DEVICE,
-    STORED,
-    SUMMED,
-    Row,
-    difference,
-    milliseconds,
-    pixels,
-    random,
-    row,
-)
-from residual_kernels import residual, residual_pixels
+from kernel_checks import DEVICE, STORED, SUMMED, Row, difference, pixels, random, row
+from timing import gpu_milliseconds, save_results
 from torch import Tensor
 
 from derts.config_file import apply_presets, with_values
@@ -37,96 +26,8 @@ from derts.facility_location.distances import Distances
 from derts.facility_location.greedy import greedy as plain_greedy
 from derts.facility_location.on_gpu import DeviceDistances
 from derts.kernels import usable_on
-from derts.kernels.operations import FusedOperations, PlainOperations
-from derts.provenance import code_version, machine
 from derts.tasks import apply_augmentation
 from derts.training import Trainer
-
-PLAIN, FUSED = PlainOperations(), FusedOperations()
-
-
-def first_block() -> list[Row]:
-    """Patch products, and convolution with ReLU and pooling, forward and backward."""
-    few, many = pixels(64), FUSED.prepare(pixels(3200))
-    ours, theirs = FUSED.prepare(few), PLAIN.prepare(few)
-    weight = (0.3 * random(64, 3, 3, 3)).bfloat16().float().requires_grad_()
-    shift = random(64).requires_grad_()
-    pooled, expected = (
-        operations.conv_relu_pool(prepared, weight, shift)
-        for operations, prepared in ((FUSED, ours), (PLAIN, theirs))
-    )
-    upstream = random(*expected.shape)
-    gradients, expected_gradients = (
-        torch.autograd.grad((value.float() * upstream).sum(), (weight, shift))
-        for value in (pooled, expected)
-    )
-    large = FUSED.conv_relu_pool(many, weight, shift)
-    change = random(*large.shape).bfloat16().contiguous(memory_format=torch.channels_last)
-    products = max(
-        difference(FUSED.patch_products(ours, 3), PLAIN.patch_products(theirs, 3)),
-        difference(FUSED.image_patch_products(ours, 3), PLAIN.image_patch_products(theirs, 3)),
-    )
-    to_weight = difference(gradients[0], expected_gradients[0])
-    return [
-        row(
-            "patch products", products, SUMMED, milliseconds(lambda: FUSED.patch_products(many, 3))
-        ),
-        row(
-            "convolution, ReLU, pooling from pixels",
-            difference(pooled, expected),
-            STORED,
-            milliseconds(lambda: FUSED.conv_relu_pool(many, weight, shift)),
-        ),
-        row(
-            "the same, backward",
-            max(to_weight, difference(gradients[1], expected_gradients[1])),
-            SUMMED,
-            milliseconds(
-                lambda: torch.autograd.grad(large, (weight, shift), change, retain_graph=True)
-            ),
-        ),
-    ]
-
-
-def norm_pool() -> list[Row]:
-    """BatchNorm, ReLU and pooling of the other blocks, whose sizes are even and odd."""
-    found = []
-    for size in (42, 21, 10):
-        values = random(64, 64, size, size).bfloat16().to(memory_format=torch.channels_last)
-        weight, bias = random(64).requires_grad_(), random(64).requires_grad_()
-        mean, variance = PLAIN.moments(values.float())
-        sums = [
-            difference(a, b) for a, b in zip(FUSED.moments(values), (mean, variance), strict=True)
-        ]
-        ours, theirs = values.clone().requires_grad_(), values.float().requires_grad_()
-        statistics_of = (weight, bias, mean, variance, 1e-5, True)
-        pooled = FUSED.norm_relu_pool(ours, *statistics_of)
-        expected = PLAIN.norm_relu_pool(theirs, *statistics_of)
-        upstream = random(*expected.shape)
-        to_ours = torch.autograd.grad((pooled.float() * upstream).sum(), (ours, weight, bias))
-        to_theirs = torch.autograd.grad((expected * upstream).sum(), (theirs, weight, bias))
-        apart = [difference(a, b) for a, b in zip(to_ours, to_theirs, strict=True)]
-        large = random(3200, 64, size, size).bfloat16().to(memory_format=torch.channels_last)
-        large.requires_grad_()
-        forward = milliseconds(lambda x=large, s=statistics_of: FUSED.norm_relu_pool(x, *s))  # type: ignore[misc]
-        made = FUSED.norm_relu_pool(large, *statistics_of)
-        change = torch.ones_like(made)
-        backward = milliseconds(
-            lambda y=made, x=large, c=change: torch.autograd.grad(y, x, c, retain_graph=True)  # type: ignore[misc]
-        )
-        time = milliseconds(lambda x=large: FUSED.moments(x))  # type: ignore[misc]
-        found += [
-            row(f"moments, {size}×{size}", max(sums), SUMMED, time),
-            row(
-                f"BatchNorm, ReLU, pooling, {size}×{size}",
-                difference(pooled, expected),
-                STORED,
-                forward,
-            ),
-            row(f"the same, backward, {size}×{size}", apart[0], STORED, backward),
-            row(f"its weight and bias, {size}×{size}", max(apart[1:]), SUMMED, backward),
-        ]
-    return found
 
 
 def augmentation() -> list[Row]:
@@ -135,8 +36,12 @@ def augmentation() -> list[Row]:
     drawn[:, 0].clamp_(0, 1)
     ours = apply_augmentation(images, drawn).cpu()
     wrong = int((ours != apply_augmentation(images.cpu(), drawn.cpu())).sum())
-    time = milliseconds(lambda: apply_augmentation(images, drawn))
-    values = {"augment": {"mirror": True, "shift": 8}, "meta_batch": 4, "updates": 10}
+    time = gpu_milliseconds(lambda: apply_augmentation(images, drawn))
+    values = {
+        "augment": {"horizontal_flip": True, "translation": 8},
+        "meta_batch": 4,
+        "updates": 10,
+    }
     table = ImageTable(images, torch.arange(3200) % 64, tuple(map(str, range(64))))
     losses = []
     for records in (True, False):
@@ -175,7 +80,7 @@ def pool_kernels() -> list[Row]:
     found = inner_products(features, rows, 25)
     some = features[rows[:50]].double()
     apart = difference(found[:50], some @ some[:, :25].transpose(1, 2))
-    time = milliseconds(lambda: inner_products(features, rows, 25))
+    time = gpu_milliseconds(lambda: inner_products(features, rows, 25))
     answers = [row("inner products", apart, SUMMED, time)]
     for dimensions in (5, 500):
         points = torch.randn(3200, dimensions, device=DEVICE)
@@ -185,7 +90,7 @@ def pool_kernels() -> list[Row]:
         if dimensions == 5:
             plain = Distances(points.cpu(), 2.0).rows(np.arange(len(points)))
             wrong = int((matrix.cpu() != torch.from_numpy(plain)).sum())
-            time = milliseconds(lambda p=points: DeviceDistances(p, 2.0))  # type: ignore[misc]
+            time = gpu_milliseconds(lambda p=points: DeviceDistances(p, 2.0))  # type: ignore[misc]
             answers.append(row("distances between all pairs, d = 5", wrong, 0, time))
             turned = DeviceDistances(points.T.contiguous().T, 2.0).kept
             assert turned is not None
@@ -193,7 +98,7 @@ def pool_kernels() -> list[Row]:
             answers.append(row("the same of points that lie column by column", wrong, 0, time))
         pairs = zip(greedy_kept(matrix, 960), host_greedy(points, 960), strict=True)
         wrong = sum(int((a != b).sum()) for a, b in pairs)
-        time = milliseconds(lambda m=matrix: greedy_kept(m, 960))  # type: ignore[misc]
+        time = gpu_milliseconds(lambda m=matrix: greedy_kept(m, 960))  # type: ignore[misc]
         answers.append(row(f"greedy selection, d = {dimensions}", wrong, 0, time))
     for size in (3200, 20_000):
         points = torch.randn(size, 5, device=DEVICE).round(decimals=1)  # ties
@@ -202,7 +107,7 @@ def pool_kernels() -> list[Row]:
         kept = distances.kept
         other = host_greedy(points, k) if kept is None else greedy_kept(kept, k)
         wrong = sum(int((a != b).sum()) for a, b in zip(ours, other, strict=True))
-        time = milliseconds(lambda d=distances, n=k: without_matrix(d, n))  # type: ignore[misc]
+        time = gpu_milliseconds(lambda d=distances, n=k: without_matrix(d, n))  # type: ignore[misc]
         answers.append(row(f"greedy selection without a matrix, N = {size:,}", wrong, 0, time))
     return answers
 
@@ -215,18 +120,12 @@ def main() -> None:
     if not usable_on(DEVICE) or not torch.cuda.is_available():
         sys.exit("the kernels need an NVIDIA GPU and Triton; the plain path is tested everywhere")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    from network_kernels import first_block, norm_pool, residual, residual_pixels  # needs Triton
+
     torch.manual_seed(0)
-    found = (
-        first_block()
-        + norm_pool()
-        + residual()
-        + residual_pixels()
-        + pool_kernels()
-        + augmentation()
-    )
-    if options.out is not None:
-        about = {"machine": machine("cuda"), "code": code_version()}
-        options.out.write_text(json.dumps({**about, "results": found}, indent=1) + "\n")
+    found = first_block() + norm_pool() + residual() + residual_pixels()
+    found += pool_kernels() + augmentation()
+    save_results(options.out, found)
     sys.exit(any(float(one["difference"]) > float(one["allowed"]) for one in found))
 
 

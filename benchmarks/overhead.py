@@ -11,7 +11,6 @@ accuracy here: benchmarks/noisy_tasks.py measures that.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Mapping
@@ -19,19 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from timing import save_results
 
 from derts.clock import TRAINING_PHASES
 from derts.config import TrainConfig
 from derts.config_file import PRESETS, Values, apply_presets, with_values
 from derts.data import ImageTable, open_data
 from derts.errors import DertsError
-from derts.provenance import code_version, machine
 from derts.training import Trainer
 
 STRATEGIES: dict[str, Values] = {
     "random": {"strategy": {"name": "random"}},
     "derts": PRESETS["derts"],
-    "derts, bank": {"strategy": {"name": "derts", "pool_images": 0, "bank": True}},
     "derts, pools of all images": {"strategy": {"name": "derts", "pool_images": 0}},
     "paper": PRESETS["paper"],
     **{
@@ -75,9 +73,7 @@ def main() -> None:
         settings = {"warmup": warmup, "selects": "always"}  # what it costs where it does
         base = with_values(base, {"strategy": settings}, "benchmark")
         found += measure(base, tables, options.strategies, turns)
-    if options.out is not None:
-        about = {"machine": machine(found[0]["device"]), "code": code_version()}
-        options.out.write_text(json.dumps({**about, "results": found}, indent=1) + "\n")
+    save_results(options.out, found)
 
 
 def measure(

@@ -47,7 +47,7 @@ class TaskLoop:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16):
                 loss = getattr(self, f"_{self.learner}")(x, support, query)
             (loss / len(pool)).backward()
-            total += float(loss)
+            total += float(loss.detach())
         self.optimiser.step()
         return total / len(pool)
 

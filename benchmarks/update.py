@@ -12,21 +12,22 @@ torch.compile.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from task_loop import TaskLoop
+from timing import save_results, seconds
 
 from derts.config import ModelConfig, TrainConfig
 from derts.config_file import with_values
 from derts.data import ImageTable
+from derts.memory import keep_freed_memory
 from derts.models import build_backbone
-from derts.provenance import code_version, machine
 from derts.tasks import TaskPool
 from derts.training import Trainer
 
@@ -47,7 +48,6 @@ def our_update(case: dict[str, Any], images: ImageTable, quick: bool) -> Callabl
     hardware = {
         "precision": "float32" if quick else "bfloat16",
         "compile": not (quick or plain),
-        "fused": not plain,
     }
     values = {
         "learner": {"name": case["learner"]},
@@ -57,7 +57,10 @@ def our_update(case: dict[str, Any], images: ImageTable, quick: bool) -> Callabl
         "hardware": hardware,
         "updates": 10_000,
     }
-    trainer = Trainer(with_values(TrainConfig(), values, "benchmark"), {"train": images})
+    config = with_values(TrainConfig(), values, "benchmark")
+    without = mock.patch("derts.kernels.fast_embedding.usable_on", return_value=False)
+    with without if plain else nullcontext():
+        trainer = Trainer(config, {"train": images})
     trainer.learner.train()
     return trainer.step
 
@@ -79,19 +82,6 @@ def loop_update(case: dict[str, Any], images: ImageTable, quick: bool) -> Callab
     return update
 
 
-def milliseconds(update: Callable[[], object], repeats: int, in_a_row: int) -> list[float]:
-    """Per update, of some times a few in a row, after some that compile and tune what they use."""
-    found = []
-    for updates in (max(in_a_row // 2, 1), *[in_a_row] * repeats):
-        start = time.perf_counter()
-        for _ in range(updates):
-            update()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        found.append(1000 * (time.perf_counter() - start) / updates)
-    return found[1:]
-
-
 def main() -> None:
     """Measure every learner, backbone and way."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -102,6 +92,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
+    keep_freed_memory()
     size = 16 if options.quick else 84
     images, found = images_of(size, options.quick), []
     for backbone in options.backbones:
@@ -127,10 +118,7 @@ def main() -> None:
                 ratio = f", {row['times_ours']:.2f} × ours" if "times_ours" in row else ""
                 print(f"{learner} {backbone} {row['way']}: {shown}{ratio}", flush=True)
             found += rows
-            if options.out is not None:
-                device = "cuda" if torch.cuda.is_available() else "cpu"
-                about = {"machine": machine(device), "code": code_version()}
-                options.out.write_text(json.dumps({**about, "results": found}, indent=1) + "\n")
+            save_results(options.out, found)
 
 
 def measure(
@@ -144,7 +132,8 @@ def measure(
     try:
         # loops take long enough for four; ours draws tasks ahead, which few updates would not show
         in_a_row = 1 if options.quick else 20 if case["way"] == "ours" else 4
-        each = milliseconds(make(case, images, options.quick), repeats, in_a_row)
+        update = make(case, images, options.quick)
+        each = [1000 * value for value in seconds(update, repeats, in_a_row)]
     except torch.OutOfMemoryError:
         return {**case, "failed": "does not fit into the GPU's memory"}
     finally:

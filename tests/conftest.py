@@ -8,11 +8,13 @@ import torch
 from PIL import Image
 
 from derts.data import ImageTable, glyphs
+from derts.memory import keep_freed_memory
 
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:
     """Tests are many small steps: more threads only wait for each other."""
+    keep_freed_memory()
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from derts import __version__
 from derts.errors import DISK_FULL, DertsError
+from derts.memory import keep_freed_memory
 
 COMMANDS = {
     "demo": ("derts.commands.demo:demo", "random against derts on built-in, mislabelled tasks"),
@@ -35,6 +36,7 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0 success, 2 bad input or interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    keep_freed_memory()
     # a shell that starts us in the background lets us inherit «ignored»
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(run(given))

@@ -11,6 +11,7 @@ from typing import Any
 from derts.config import StrategyConfig, TrainConfig
 from derts.config_file import Values, with_values
 from derts.data.table import ImageTable
+from derts.errors import DertsError
 from derts.files import write_atomically
 from derts.progress import Advance
 from derts.statistics import Estimate, over_seeds, paired_difference
@@ -44,6 +45,11 @@ class Comparison:
         """Paired difference over the seeds that both have."""
         ours, theirs = self.accuracies(variant), self.accuracies(baseline)
         seeds = sorted(ours.keys() & theirs.keys())
+        if not seeds:
+            raise DertsError(
+                f"no seed in common: {variant} has {_seeds(ours)}, {baseline} has "
+                f"{_seeds(theirs)}; train both with the same --seed"
+            )
         return paired_difference([ours[s] for s in seeds], [theirs[s] for s in seeds])
 
     def mean(self, variant: str, key: Callable[[Result], float | None]) -> float | None:
@@ -64,11 +70,14 @@ class Comparison:
             kept = self.mean(name, lambda result: result["noise"]["kept"])
             milliseconds = self.mean(name, lambda result: result["ms_per_update"])
             share = self.mean(name, lambda result: result["selection_share"])
-            difference = "" if name == baseline else self.difference(name, baseline).shown("+")
+            ours, theirs = self.accuracies(name), self.accuracies(baseline)
+            difference = f"no seed in common: {_seeds(ours)} against {_seeds(theirs)}"
+            if ours.keys() & theirs.keys():
+                difference = "" if name == baseline else self.difference(name, baseline).shown("+")
             rows.append(
                 (
                     name,
-                    str(over_seeds(list(self.accuracies(name).values()))),
+                    str(over_seeds(list(ours.values()))),
                     difference,
                     "" if kept is None else f"{100 * kept:.1f}%",
                     f"{milliseconds:.0f}",
@@ -122,6 +131,10 @@ def compare(
             comparison.results.append(result)
             after_run(result, trainer)
     return comparison
+
+
+def _seeds(found: Mapping[int, float]) -> str:
+    return ", ".join(map(str, sorted(found))) or "none"
 
 
 def _named(name: str, advance: Advance) -> Advance:

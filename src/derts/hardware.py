@@ -1,21 +1,15 @@
-"""The machine: which device, how tensors get there, how many threads, what happens to memory."""
+"""The machine: which device, how tensors get there, how many threads, how exact products are."""
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from typing import Any
 
 import torch
 
 from derts.config import HardwareConfig
 from derts.errors import DertsError
-
-# mallopt's names for what it sets (malloc.h)
-TRIM_THRESHOLD, MMAP_MAX = -1, -4
-MOST = 2**31 - 1  # bytes that stay free at the end of the heap
 
 
 def choose_device(hardware: HardwareConfig, option: str = "--hardware.device") -> torch.device:
@@ -62,13 +56,25 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@cache
-def keep_freed_memory() -> bool:
-    """Ask glibc for it, for the whole process; False where there is no glibc to ask."""
-    if not sys.platform.startswith("linux"):
-        return False
+@contextmanager
+def fast_math(device: torch.device, tune: bool) -> Iterator[None]:
+    """On a GPU float32 products by TF32, and if asked for convolutions by tried-out algorithms.
+
+    torch has these settings for the whole process; they are put back afterwards.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    settings: tuple[tuple[Any, str, bool], ...] = (
+        (torch.backends.cuda.matmul, "allow_tf32", True),
+        (torch.backends.cudnn, "allow_tf32", True),
+        (torch.backends.cudnn, "benchmark", tune),
+    )
+    before = [getattr(owner, name) for owner, name, _ in settings]
+    for owner, name, value in settings:
+        setattr(owner, name, value)
     try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return False
-    return bool(mallopt(MMAP_MAX, 0) == 1 and mallopt(TRIM_THRESHOLD, MOST) == 1)
+        yield
+    finally:
+        for (owner, name, _), value in zip(settings, before, strict=True):
+            setattr(owner, name, value)

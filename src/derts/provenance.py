@@ -15,22 +15,36 @@ CODE = (".py", ".toml", ".json")
 
 
 @cache
-def code_version() -> dict[str, str]:
-    """Version, a digest of the package's source and recipes, and the commit where git knows one."""
-    root = Path(__file__).parent
+def code_version() -> dict[str, str | bool]:
+    """Version, a digest of the package's source and recipes, and the commit it is of.
+
+    `dirty` says whether the source differs from that commit; without git there is a `note`.
+
+    >>> sorted(code_version())[-2:]
+    ['source', 'version']
+    """
+    home = Path(__file__)
     digest = hashlib.sha256()
-    for file in sorted(file for file in root.rglob("*") if file.suffix in CODE):
+    for file in sorted(file for file in home.parent.rglob("*") if file.suffix in CODE):
         digest.update(file.read_bytes())
-    version = {"version": __version__, "source": digest.hexdigest()[:16]}
+    version: dict[str, str | bool] = {"version": __version__, "source": digest.hexdigest()[:16]}
+    # a package that is installed inside of another project's checkout is not of its commit
+    tracked = _git(home.parent, "ls-files", "--error-unmatch", home.name)
+    commit = _git(home.parent, "rev-parse", "HEAD")
+    if tracked is None or commit is None:
+        return version | {"note": "no git checkout: only the digest says which source this is"}
+    changes = _git(home.parent, "status", "--porcelain", "--", ".")
+    return version | {"commit": commit, "dirty": changes != ""}
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """What git answers, or None where it cannot."""
+    command = ["git", "-C", str(folder), *words]
     try:
-        answer = subprocess.run(
-            ["git", "-C", str(root), "rev-parse", "HEAD"],
-            capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
-        version["commit"] = answer.stdout.strip()
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
-        pass
-    return version
+        return None
+    return answer.stdout.strip()
 
 
 def machine(device: str = "cpu") -> dict[str, str | int]:

@@ -29,11 +29,6 @@ class Estimate:
         half = "" if math.isnan(self.interval) else f" ± {self.interval:.{digits}f}"
         return f"{self.mean:{sign}.{digits}f}{half}"
 
-    @property
-    def excludes_zero(self) -> bool:
-        """Whether the whole interval lies on one side of zero."""
-        return abs(self.mean) > self.interval
-
 
 def over_seeds(values: Sequence[float]) -> Estimate:
     """Mean and 95% interval of one value per seed, by Student's t.

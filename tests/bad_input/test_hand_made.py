@@ -1,10 +1,14 @@
 """Input made to do harm: it is refused, or does none."""
 
+import functools
 import hashlib
+import importlib
 import io
 import json
+import operator
 import os
 import pickle
+import shutil
 import socket
 import struct
 import subprocess
@@ -21,6 +25,7 @@ from PIL import Image
 from derts.cli import run
 from derts.data import open_store
 from derts.data import prepare as make_store
+from derts.data.safe_pickle import load_pickle
 from derts.errors import DertsError
 from derts.training.checkpoint import MAGIC, load_checkpoint
 
@@ -37,51 +42,74 @@ class Call:
 
 def tricks(marker: Path) -> dict[str, bytes]:
     """Pickles that would touch a file if anything in them were run."""
-    import functools
-    import importlib
-    import operator
-    import shutil
+    touch = f"touch {marker}"
 
-    touch, python = f"touch {marker}", f"open({str(marker)!r}, 'w')"
+    def stack_global(module: str, name: str, argument: bytes) -> bytes:
+        text = b"".join(b"\x8c" + bytes([len(t)]) + t.encode() for t in (module, name))
+        return b"\x80\x04" + text + b"\x93" + argument + b"\x85R."
+
+    short = b"\x8c" + bytes([len(touch)]) + touch.encode()
+    python = f"open({str(marker)!r}, 'w')"
     return {
         "os.system": pickle.dumps(Call(os.system, (touch,))),
-        "eval": pickle.dumps(Call(eval, (python,))),
-        "exec": pickle.dumps(Call(exec, (python,))),
         "open": pickle.dumps(Call(open, (str(marker), "w"))),
-        "Popen": pickle.dumps(Call(subprocess.Popen, (["touch", str(marker)],))),
-        "partial": pickle.dumps(Call(functools.partial, (os.system, touch))),
-        "import": pickle.dumps(Call(importlib.import_module, ("antigravity",))),
-        "getattr": pickle.dumps(Call(getattr, (os.system, "__self__"))),
-        "methodcaller": pickle.dumps(operator.methodcaller("touch")),
         "copy": pickle.dumps(Call(shutil.copy, ("/etc/hostname", str(marker)))),
         "Path.touch": pickle.dumps(Call(Path.touch, (marker,))),
-        "old style": f"cos\nsystem\n(S'{touch}'\ntR.".encode(),
-        "inst": f"(S'{touch}'\nios\nsystem\n.".encode(),
         "torch.load": pickle.dumps(Call(torch.load, (str(marker),))),
-        "persistent": b"\x80\x02K\x01Q.",
-        "numpy.load": b"cnumpy\nload\n(S'x'\ntR.",
         "socket": pickle.dumps(Call(socket.create_connection, (("127.0.0.1", 9),))),
+        "os.system, protocol 0": f"cos\nsystem\n(S'{touch}'\ntR.".encode(),
+        "inst": f"(S'{touch}'\nios\nsystem\n.".encode(),
+        "obj": f"(cos\nsystem\nS'{touch}'\no.".encode(),
+        "newobj": f"\x80\x02csubprocess\nPopen\nS'{touch}'\n\x85\x81.".encode("latin-1"),
+        "eval": pickle.dumps(Call(eval, (python,))),
+        "exec": pickle.dumps(Call(exec, (python,))),
+        "Popen": pickle.dumps(Call(subprocess.Popen, (["touch", str(marker)],))),
+        "partial": pickle.dumps(Call(functools.partial, (os.system, touch))),
+        "attrgetter": pickle.dumps(operator.attrgetter("system")),
+        "import_module": pickle.dumps(Call(importlib.import_module, ("antigravity",))),
+        "getattr": b"cbuiltins\ngetattr\n(S'a'\nS'upper'\ntR.",
+        "nested": pickle.dumps([np.zeros(3), {"a": Call(os.system, (touch,))}]),
+        "numpy.load": stack_global("numpy", "load", short),
+        "numpy.f2py": b"cnumpy.f2py.diagnose\nrun_command\n(S'id'\ntR.",
+        "numpy testing": b"cnumpy.testing._private.utils\nrunstring\n(S'1'\n}tR.",
+        "dotted": stack_global("numpy", "ndarray.tofile", short),
+        "dotted codecs": stack_global("_codecs", "encode.__globals__", short),
+        "calls ndarray": b"cnumpy\nndarray\n(I1000000000000\ntR.",
+        "codec": b"c_codecs\nencode\n(S'a'\nS'zip'\ntR.",
+        "persistent id": b"Pid\n.",
+        "binary persistent id": b"\x80\x02K\x01Q.",
+        "extension 1": b"\x80\x02\x82\x01.",
+        "extension 2": b"\x80\x02\x83\x01\x00.",
+        "extension 4": b"\x80\x02\x84\x01\x00\x00\x00.",
+        "build on a list": b"]}S'append'\nI1\nsb.",
+        "build on a class": b"ccollections\nOrderedDict\n}S'x'\nI1\nsb.",
+        "structured dtype": pickle.dumps(np.zeros(2, dtype=[("a", "i4")])),
+        "dtype by evaluation": b"cnumpy\ndtype\n(S'f4,(2,3)f8'\ntR.",
+        "a path": pickle.dumps(Path("a")),
+        "state by setstate": pickle.dumps(Call(Call, (), {"reduced": ()})),
     }
 
 
 @pytest.mark.parametrize("trick", tricks(Path("x")))
-@pytest.mark.parametrize("form", ["zip", "plain"])
-def test_a_checkpoint_with_a_trick_and_a_right_checksum_runs_nothing(
+@pytest.mark.parametrize("form", ["pickle", "checkpoint", "checkpoint in a zip"])
+def test_a_pickle_with_a_trick_is_refused_and_runs_nothing(
     form: str, trick: str, tmp_path: Path
 ) -> None:
-    marker = tmp_path / "executed"
+    marker, path = tmp_path / "executed", tmp_path / "update-0000001.ckpt"
     content = tricks(marker)[trick]
-    if form == "zip":
+    if form == "checkpoint in a zip":
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             archive.writestr("archive/data.pkl", content)
             archive.writestr("archive/version", "3\n")
         content = buffer.getvalue()
-    path = tmp_path / "update-0000001.ckpt"
-    path.write_bytes(MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
-    with pytest.raises(DertsError, match="damaged or not one of ours"):
-        load_checkpoint(path)
+    if form != "pickle":  # with a right checksum
+        content = MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n" + content
+    path.write_bytes(content)
+    with pytest.raises(DertsError) as caught:
+        (load_pickle if form == "pickle" else load_checkpoint)(path)
     assert not marker.exists()
+    assert form == "pickle" or "damaged or not one of ours" in str(caught.value)
 
 
 def photos(folder: Path, classes: int = 5) -> Path:

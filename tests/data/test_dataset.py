@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,14 @@ def test_iterable_and_gray() -> None:
 def test_gray_tensors_and_arrays_without_channels() -> None:
     assert from_dataset(Pairs((torch.zeros(5, 5), 0))).image_shape == (5, 5, 1)
     assert from_dataset(Pairs((np.zeros((5, 5), np.uint8), 0))).image_shape == (5, 5, 1)
+
+
+def test_dictionaries_as_hugging_face_gives_them() -> None:
+    pairs = Pairs({"image": IMAGE, "label": 1}, {"image": Image.fromarray(IMAGE), "label": 0})
+    pairs.features = {"image": None, "label": SimpleNamespace(names=["no", "yes"])}  # type: ignore[attr-defined]
+    table = from_dataset(pairs)
+    assert (table.labels.tolist(), table.class_names) == ([1, 0], ("no", "yes"))
+    np.testing.assert_array_equal(table.images[0], table.images[1])
 
 
 def test_names() -> None:

@@ -45,7 +45,6 @@ def test_cache_pickles(tmp_path: Path, protocol: int) -> None:
         path.write_bytes(pickle.dumps(content, protocol=protocol))
     assert find_source(tmp_path).kind == "mini-ImageNet pickles"
     check(tmp_path, tmp_path / "store")
-    assert sorted(path.name for path in (tmp_path / "store").iterdir())[0] == "store.json"
 
 
 @pytest.mark.parametrize("with_names", [True, False])
@@ -94,17 +93,11 @@ def test_csv(tmp_path: Path) -> None:
     check(tmp_path, tmp_path / "store")
 
 
-def test_csv_with_missing_or_outside_images(tmp_path: Path) -> None:
+def test_csv_with_missing_images_or_without_header(tmp_path: Path) -> None:
     write_csv(tmp_path)
     (tmp_path / "images" / "val3.png").unlink()
     with pytest.raises(DertsError, match=r"1 of 6 images .* the first is 'val3.png'"):
         prepare(tmp_path, tmp_path / "store")
-    secret = tmp_path / "secret.png"
-    Image.new("L", (9, 9)).save(secret)
-    for name in ("../secret.png", str(secret)):
-        (tmp_path / "val.csv").write_text(f"filename,label\n{name},a\n")
-        with pytest.raises(DertsError, match="outside of images/"):
-            prepare(tmp_path, tmp_path / "store")
     (tmp_path / "val.csv").write_text("a,b\n1,2\n")
     with pytest.raises(DertsError, match="header filename,label"):
         prepare(tmp_path, tmp_path / "store")

@@ -190,9 +190,11 @@ def test_other_settings_or_images_start_over(
     source = interrupted("store", KeyboardInterrupt())
     if change == "image":
         (source / "a" / "0.png").unlink()
+    (tmp_path / "store.partial" / "other.npy").write_bytes(b"of a split that is gone")
     size = 10 if change == "size" else 8
     assert prepare(source, tmp_path / "store", size=size).resumed_images == 0
     verify_store(tmp_path / "store")
+    assert not (tmp_path / "store" / "other.npy").exists()
 
 
 def test_destination_that_is_taken(class_folders: MakeImages, tmp_path: Path) -> None:

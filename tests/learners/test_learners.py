@@ -8,11 +8,11 @@ import torch.nn.functional as F
 
 from derts.config import LearnerConfig, ModelConfig
 from derts.data.table import ImageTable
-from derts.kernels.patches import PIXEL_MEAN, PIXEL_SCALE
 from derts.learners import ANIL, MAML, AnyLearner, ProtoNet, build_learner
 from derts.learners.base import query_losses
 from derts.learners.embedding import evaluation_mode, task_features
 from derts.models import CNN4, BatchNorm
+from derts.models.embedding import PIXEL_MEAN, PIXEL_SCALE
 from derts.tasks import TaskNoise, TaskPool, generator
 
 SIZE, WAY = 16, 3
@@ -216,7 +216,7 @@ def test_bfloat16_stays_near_float32() -> None:
     shape = (SIZE, SIZE, 2)
     model = build_learner(LearnerConfig(), ModelConfig(width=8), way=WAY, image_shape=shape)
     exact = model.outer_loss(images(), tasks()).losses
-    model.precision = torch.bfloat16
+    model.embedding.precision = torch.bfloat16
     torch.testing.assert_close(
         model.outer_loss(images(), tasks()).losses, exact, rtol=0.1, atol=0.05
     )

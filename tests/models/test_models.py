@@ -6,7 +6,6 @@ import torch
 from derts.config import ModelConfig
 from derts.errors import DertsError
 from derts.models import CNN4, BatchNorm, ResNet12, build_backbone
-from derts.models.resnet12 import DropBlock
 
 
 @pytest.mark.parametrize(("size", "dim"), [((84, 84), 1600), ((28, 28), 64), ((32, 48), 384)])
@@ -30,16 +29,6 @@ def test_resnet12_has_twelve_convolutions_on_its_longest_path() -> None:
 def test_images_too_small_are_refused(name: str) -> None:
     with pytest.raises(DertsError, match="larger --size"):
         build_backbone(ModelConfig(backbone=name), (8, 8, 3))  # type: ignore[arg-type]
-
-
-def test_drop_block_drops_squares_and_keeps_the_mean() -> None:
-    torch.manual_seed(0)
-    drop, x = DropBlock(rate=0.2, size=3), torch.ones(64, 8, 12, 12)
-    dropped = drop(x)
-    assert 0.1 < float((dropped == 0).float().mean()) < 0.3
-    assert abs(float(dropped.mean()) - 1) < 1e-4
-    drop.eval()
-    assert torch.equal(drop(x), x)
 
 
 def test_batch_norm_equals_torchs_in_its_plain_form() -> None:

@@ -144,6 +144,7 @@ def test_a_pool_of_few_images(uneven: bool) -> None:
         ({"shot": 20}, "has 30 images but shot 20"),
         ({"tasks": 0}, "at least 1"),
         ({"classes": ["class 1", "zebra"]}, "no class 'zebra'"),
+        ({"classes": ["class 1", "class 2", "class 1"]}, "'class 1' is named twice"),
     ],
 )
 def test_impossible_tasks_are_refused(change: dict[str, object], message: str, table: Make) -> None:

@@ -1,6 +1,5 @@
 """Losses and gradients that are not finite."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from derts.data import ImageTable
 from derts.errors import DertsError
 from derts.gradients import PoolEstimate
 from derts.learners.base import Learner
-from derts.selection import choice, rounds
+from derts.selection import rounds
 from derts.tasks import TaskPool
 from derts.training import Trainer, resume, train
 from derts.training.bad_numbers import GuardedStep
@@ -149,37 +148,38 @@ def test_the_cause_is_named(name: str, where: int, cause: str, letters: Tables) 
         trainer.train()
 
 
-def estimate(gradients: torch.Tensor, losses: torch.Tensor) -> PoolEstimate:
-    return PoolEstimate({"logit": gradients}, losses, losses, losses)
-
-
-def test_tasks_with_bad_estimates_are_left_out_and_counted() -> None:
-    gradients, losses = torch.randn(20, 3), torch.rand(20)
-    gradients[3, 1], gradients[7], losses[11] = math.nan, math.inf, math.inf
-    config = StrategyConfig("derts", ratio=1.0, drop_score="none")
-    from derts.selection.derts import pick_facilities
-
-    found = choice.choose(config, estimate(gradients, losses), 4, (0,), pick_facilities)
-    assert sorted(found.kept.tolist()) == [n for n in range(20) if n not in (3, 7, 11)]
-    assert found.record()["not_finite"] == 3
-    nothing = estimate(gradients * math.nan, losses)
-    with pytest.raises(DertsError, match="none of a round's 20 tasks has finite numbers: lower"):
-        choice.choose(config, nothing, 4, (0,), pick_facilities)
-
-
-def test_a_round_records_how_many_tasks_overflowed(
-    tmp_path: Path, letters: Tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def overflow(monkeypatch: pytest.MonkeyPatch, tasks: slice) -> None:
+    """Let the estimates of some tasks of every pool be not finite."""
     whole = rounds.estimate_pool  # type: ignore[attr-defined]
 
     def overflowing(*arguments: Any, **options: Any) -> PoolEstimate:
         found: PoolEstimate = whole(*arguments, **options)
-        found.gradients["logit"][:2] = math.nan
+        found.gradients["logit"][tasks] = math.nan
         return found
 
     monkeypatch.setattr(rounds, "estimate_pool", overflowing)
-    strategy = StrategyConfig("derts", warmup=1, pool=12, ratio=0.5)
-    train(replace(SMALL, updates=4, strategy=strategy), tmp_path / "run", tables=letters)
-    lines = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
-    found = [json.loads(line) for line in lines if '"round"' in line]
-    assert {event["not_finite"] for event in found} == {2}
+
+
+OVERFLOWING = replace(
+    SMALL, updates=4, strategy=StrategyConfig("derts", warmup=1, pool=12, ratio=1.0, drop="none")
+)
+
+
+def test_tasks_with_bad_estimates_are_left_out_and_counted(
+    letters: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overflow(monkeypatch, slice(2))
+    events: list[dict[str, Any]] = []
+    trainer = Trainer(OVERFLOWING, letters, events.append)
+    trainer.train()
+    assert isinstance(trainer.strategy, rounds.PoolStrategy)
+    assert sorted(torch.cat(trainer.strategy.batches).tolist()) == list(range(2, 12))
+    assert [event["not_finite"] for event in events if event["event"] == "round"] == [2]
+
+
+def test_a_pool_without_any_finite_estimate_is_refused(
+    letters: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overflow(monkeypatch, slice(None))
+    with pytest.raises(DertsError, match="none of a round's 12 tasks has finite numbers: lower"):
+        Trainer(OVERFLOWING, letters).train()

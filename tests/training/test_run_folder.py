@@ -7,18 +7,22 @@ import pytest
 
 from derts.cli import run
 from derts.report.tensorboard import tensorboard_listener
-
-FLAGS = [
-    "--preset", "demo", "--data", "glyphs-40x10", "--model.width", "4", "--updates", "4",
-    "--tasks.shot", "1", "--tasks.query", "2", "--meta-batch", "2", "--evaluation.tasks", "5",
-    "--evaluation.query", "3", "--quiet", "--strategy.warmup", "2", "--strategy.pool", "12",
-]  # fmt: skip
+from tests.tiny import TINY_WORDS
 
 
 def test_runs_are_listed_and_compared(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("random", "derts"):
         for seed in ("0", "1"):
-            words = ["train", *FLAGS, "--strategy.name", name, "--seed", seed]
+            words = [
+                "train",
+                *TINY_WORDS,
+                "--updates",
+                "4",
+                "--strategy.name",
+                name,
+                "--seed",
+                seed,
+            ]
             assert run([*words, "--out", f"runs/{name}{seed}"]) == 0
     (in_folder / "runs" / "derts1" / "result.json").unlink()
     (in_folder / "runs" / "broken").mkdir()
@@ -45,7 +49,7 @@ def test_tensorboard_or_a_clear_refusal(
     in_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
-    assert run(["train", *FLAGS, "--tensorboard", "--out", "run"]) == 2
+    assert run(["train", *TINY_WORDS, "--updates", "4", "--tensorboard", "--out", "run"]) == 2
     assert "derts[tensorboard]" in capsys.readouterr().err
     assert not (in_folder / "run").exists()
 
@@ -55,22 +59,3 @@ def test_tensorboard_gets_every_event(tmp_path: Path) -> None:
     listen = tensorboard_listener(tmp_path / "board")
     listen({"event": "update", "update": 3, "loss": 0.5})
     assert any((tmp_path / "board").iterdir())
-
-
-def test_the_code_is_known_by_its_recipes_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import derts.provenance
-
-    def source() -> str:
-        return derts.provenance.code_version.__wrapped__()["source"]
-
-    (tmp_path / "recipes").mkdir()
-    recipe = tmp_path / "recipes" / "common.toml"
-    recipe.write_text("updates = 1")
-    monkeypatch.setattr(derts.provenance, "__file__", str(tmp_path / "runs.py"))
-    before = source()
-    (tmp_path / "notes.txt").write_text("no code")
-    assert source() == before
-    recipe.write_text("updates = 2")
-    assert source() != before

@@ -49,7 +49,7 @@ class PrepareOptions:
     grayscale: bool = False
     """One channel instead of three."""
     workers: int = 0
-    """Threads that decode (0: one per core)."""
+    """Threads that decode (0: one per core, at most 16)."""
     skip_broken: bool = False
     """Leave out images that cannot be read instead of stopping."""
     overwrite: bool = False

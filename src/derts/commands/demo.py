@@ -67,7 +67,7 @@ def demo(arguments: Sequence[str]) -> None:
     names = ("random", "derts")
     variants = {name: {"strategy": {"name": name}} for name in names}
     warmup = min(config.strategy.warmup, config.updates)
-    total = options.seeds * (warmup + len(names) * (config.updates - warmup))
+    total = options.seeds * len(names) * config.updates
     with progress("demo", total, "updates", quiet=options.quiet) as advance:
         found = compare(
             config, variants, range(options.seeds), tables, advance=advance, folder=options.out

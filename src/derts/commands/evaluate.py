@@ -36,8 +36,6 @@ class EvaluateOptions:
     """Support images per class (default: as trained)."""
     query: Annotated[int | None, unset("INT")] = None
     """Query images per class (default: the run's setting, 15)."""
-    seed: Annotated[int | None, unset("INT")] = None
-    """Seed of the tasks (default: the run's setting, so that runs are comparable)."""
 
 
 def evaluate(arguments: Sequence[str]) -> None:
@@ -53,13 +51,15 @@ def evaluate(arguments: Sequence[str]) -> None:
     tables = open_data(options.data or run.config.data)
     trainer = open_trainer(options.run, tables)
     settings = trainer.config.evaluation
-    given = {name: getattr(options, name) for name in ("tasks", "query", "seed")}
-    changed = {name: value for name, value in given.items() if value is not None}
-    trainer.config = replace(
-        trainer.config, evaluation=replace(settings, split=options.split, **changed)
+    settings = replace(
+        settings,
+        split=options.split,
+        tasks=settings.tasks if options.tasks is None else options.tasks,
+        query=settings.query if options.query is None else options.query,
     )
+    trainer.config = replace(trainer.config, evaluation=settings).resolved()
     evaluation = trainer.evaluate(options.split, options.shot)
-    result = make_result(trainer, evaluation)
+    result = make_result(trainer, evaluation, run.events())
     shot = options.shot or trainer.config.tasks.shot
     path = run.write_result(result, f"evaluation-{options.split}-{shot}shot.json")
     print_rows(

@@ -7,18 +7,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import tyro
 
-from derts.clock import SELECTION_PHASES, TRAINING_PHASES
+from derts.clock import share_of_selection, training_seconds
 from derts.commands.parse import parse, print_rows, unset
 from derts.config import TrainConfig
 from derts.config_file import PRESETS, apply_presets, read_config
 from derts.errors import DertsError
-
-if TYPE_CHECKING:
-    from derts.training.run_folder import Run
 
 DESCRIPTION = f"""Train a few-shot learner on tasks and evaluate it on classes it has never seen.
 
@@ -75,17 +72,17 @@ def train(arguments: Sequence[str]) -> None:
         result = run(config, out, overwrite=options.overwrite, quiet=options.quiet, listen=listen)
     if int(os.environ.get("RANK", "0")):  # one of several processes: the first one tells
         return
-    seconds = result["seconds"]
-    training = sum(seconds[name] for name in TRAINING_PHASES if name in seconds)
-    selection = sum(seconds[name] for name in SELECTION_PHASES if name in seconds)
-    each, of = 1000 * training / max(result["updates"], 1), result["weights_of_update"]
+    training, of = training_seconds(result["seconds"]), result["weights_of_update"]
+    each = 1000 * training / max(result["updates"], 1)
     print_rows(
         [
             ("learner", f"{config.learner.name}, {config.model.backbone}-{config.model.width}"),
             ("tasks", _tasks(config)),
-            ("strategy", _strategy(config, Run.open(out))),
+            ("strategy", _strategy(config, result)),
+            *[("parts", text) for text in _parts(result)],
+            *[("note", text) for text in result["notes"]],
             ("updates", f"{result['updates']} in {training:.1f} s ({each:.1f} ms each)"),
-            ("selection", f"{100 * selection / max(training, 1e-9):.1f}% of that time"),
+            ("selection", f"{100 * share_of_selection(result['seconds']):.1f}% of that time"),
             (
                 "accuracy",
                 f"{result['accuracy']:.2f}% ± {result['interval']:.2f} on "
@@ -104,17 +101,27 @@ def _tasks(config: TrainConfig) -> str:
     return f"{tasks.way} way, {tasks.shot} shot, from {config.data}{rotated}"
 
 
-def _strategy(config: TrainConfig, run: Run) -> str:
+def _strategy(config: TrainConfig, result: dict[str, Any]) -> str:
     """The strategy's name, and where it did nothing, why."""
     name, warmup = config.strategy.name, config.strategy.warmup
     if name != "random" and warmup >= config.updates:
         return f"{name}, which never began: --strategy.warmup is {warmup}"
-    from derts.training.result import updates_at_random
-
-    random, updates = updates_at_random(run.events(), config.updates)
+    random = result["updates_at_random"]
     if not random:
         return name
+    updates = round(random / result["random_share"])
     return f"{name}, {random} of {updates} updates on random tasks: nothing to gain by a choice"
+
+
+def _parts(result: dict[str, Any]) -> list[str]:
+    """Which parts of the method acted, in which share of the rounds."""
+    shares = [
+        f"{kind if name == 'select' else name} {100 * share:.0f}%"
+        for name, values in result["parts"].items()
+        for kind, share in values.items()
+        if share and (name == "select" or kind == "rounds")
+    ]
+    return [f"{', '.join(shares)} of {result['rounds']} rounds"] if shares else []
 
 
 def default_name(config: TrainConfig) -> str:

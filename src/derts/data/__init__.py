@@ -3,7 +3,7 @@
 open_data       glyphs or a prepared store, as ImageTables by split
 prepare         any data set on disk -> a store; find_source says which kind it is
 open_store, verify_store, describe_store, image_names, save_table
-from_dataset    any torch Dataset -> an ImageTable
+from_dataset    any torch or Hugging Face dataset -> an ImageTable
 glyphs          the built-in data: letters and digits in twelve fonts
 with_rotated_classes  four classes for every one: upright and rotated
 """

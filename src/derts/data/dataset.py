@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import Dataset
 
 from derts.data.decode import Pixels, decode, fit, strict_pillow
 from derts.data.table import ImageTable
@@ -16,20 +15,22 @@ from derts.errors import DertsError
 
 
 def from_dataset(
-    dataset: Dataset[Any],
+    dataset: Any,
     *,
     class_names: Sequence[str] | None = None,
     split: str = "train",
     size: int | None = None,
     grayscale: bool | None = None,
 ) -> ImageTable:
-    """Read a map-style or iterable Dataset of (image, label) into memory.
+    """Read a map-style or iterable dataset into memory.
 
+    Samples are pairs (image, label), or dictionaries with "image" and "label".
     Images may be Pillow images, tensors [channels, height, width] (uint8, or floats in 0 … 1)
     or arrays uint8 [height, width, channels]. The first one decides size and colour for all,
     unless they are given. Labels may be any integers: sorted, they become 0, 1, …
 
-    class_names  one name per label; from dataset.classes if left out and there
+    class_names  one name per label; if left out, from dataset.classes (torchvision) or the names
+                 of its feature "label" (Hugging Face) where it has them
 
     >>> from torch.utils.data import TensorDataset
     >>> data = TensorDataset(torch.rand(4, 3, 8, 8), torch.tensor([7, 7, 9, 9]))
@@ -57,7 +58,7 @@ def from_dataset(
     return ImageTable(
         torch.from_numpy(np.stack(images)),
         torch.from_numpy(numbered.astype(np.int64)),
-        _names(values.tolist(), class_names, getattr(dataset, "classes", None)),
+        _names(values.tolist(), class_names, dataset),
         split,
     )
 
@@ -67,12 +68,15 @@ def _pairs(dataset: Any) -> Iterator[tuple[Any, Any]]:
     is_map = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     samples = (dataset[index] for index in range(len(dataset))) if is_map else iter(dataset)
     for index, sample in enumerate(samples):
-        if not isinstance(sample, (tuple, list)) or len(sample) != 2:
+        if isinstance(sample, dict) and {"image", "label"} <= sample.keys():
+            yield sample["image"], sample["label"]
+        elif isinstance(sample, (tuple, list)) and len(sample) == 2:
+            yield sample[0], sample[1]
+        else:
             raise DertsError(
                 f"sample {index} of the dataset is no pair (image, label) but a "
                 f"{type(sample).__name__}: wrap the dataset in one that gives pairs"
             )
-        yield sample[0], sample[1]
 
 
 def _plain(image: Any, index: int) -> Image.Image | Pixels:
@@ -126,9 +130,7 @@ def _label(label: Any, index: int) -> int:
     )
 
 
-def _names(
-    values: list[int], given: Sequence[str] | None, own: Sequence[Any] | None
-) -> tuple[str, ...]:
+def _names(values: list[int], given: Sequence[str] | None, dataset: Any) -> tuple[str, ...]:
     if given is not None:
         if len(given) == len(values):
             return tuple(given)
@@ -138,6 +140,9 @@ def _names(
             f"{len(given)} class names for {len(values)} labels from {values[0]} to {values[-1]}: "
             "give one name per label"
         )
+    own = getattr(dataset, "classes", None)
+    if own is None and "label" in (getattr(dataset, "features", None) or {}):
+        own = getattr(dataset.features["label"], "names", None)
     if own is not None and values[0] >= 0 and values[-1] < len(own):
         return tuple(str(own[value]) for value in values)
     return tuple(str(value) for value in values)

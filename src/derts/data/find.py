@@ -72,15 +72,14 @@ def find_source(path: Path | str) -> Source:
     if (path / "store.json").is_file():
         raise DertsError(f"{path} is a prepared store already: use it as it is")
     try:
-        for detect in (
-            packs.detect,
-            mini_imagenet.detect,
-            tiered_imagenet.detect,
-            folders.detect,
-        ):
-            source = detect(path)
-            if source is not None:
-                return source
+        source = (
+            packs.detect(path)
+            or mini_imagenet.detect(path)
+            or tiered_imagenet.detect(path)
+            or folders.detect(path)
+        )
     except PermissionError as error:
         raise DertsError(f"{error.filename} may not be read: change its permissions") from error
+    if source is not None:
+        return source
     raise DertsError(f"{path} holds no data set that is known; expected one of: {_ACCEPTED}")

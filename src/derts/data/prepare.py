@@ -56,7 +56,7 @@ def prepare(
     """Decode a data set's images once into a store that opens at once.
 
     size             side of the square images
-    workers          threads; 0 is one per core
+    workers          threads; 0 is one per core, at most 16
     skip_broken      leave broken images out instead of stopping
     split_fractions  train, val and test shares of the classes, where the source has no splits
     min_images       leave out class folders with fewer images
@@ -103,7 +103,7 @@ def prepare(
             raise
         work = _Preparation(partial, splits, size, 1 if grayscale else 3)
         resumed = work.resume(fingerprint)
-        work.decode(workers or os.cpu_count() or 1, progress)
+        work.decode(workers or min(16, os.cpu_count() or 1), progress)
         notes = [f"continued: {resumed:,} images were done before"] if resumed else []
         notes += work.check_broken(skip_broken)
         if listing.left_out:
@@ -161,14 +161,16 @@ class _Preparation:
                 self.broken[split] += [(index, name, reason) for index, name, reason in broken]
             if any(self.pixels(s).stat().st_size < self.length(s) for s in self.splits):
                 raise ValueError("pixels are missing")
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError):
             lines = [fingerprint]
             self.done.clear()
             self.broken.clear()
+            for file in (*self.partial.glob("*.npy"), *self.partial.glob("*.json")):
+                file.unlink()
         self.journal.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         for split in self.splits:
-            with self.pixels(split).open("ab") as file:
-                file.truncate(self.length(split))  # of what the journal does not know
+            with self.pixels(split).open("ab") as target:
+                target.truncate(self.length(split))  # without what the journal does not know
         return self.done.total()
 
     def decode(self, workers: int, progress: Progress) -> None:

@@ -82,6 +82,9 @@ class Table(ABC):
                 f"split {self.split!r} has no class {unknown[0]!r} ({len(unknown)} of "
                 f"{len(classes)} unknown): its classes are {', '.join(self.class_names[:5])}, …"
             )
+        twice = [name for name in classes if classes.count(name) > 1]
+        if twice:
+            raise DertsError(f"class {twice[0]!r} is named twice: name each class once")
         return torch.tensor([number_of[name] for name in classes], dtype=torch.long)
 
     def check_labels(self, noun: str) -> None:

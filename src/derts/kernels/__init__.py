@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-__all__ = ["usable_on"]
+__all__ = ["program_count", "usable_on"]
 
 
 @cache
@@ -22,3 +22,9 @@ def usable_on(device: torch.device) -> bool:
     False
     """
     return device.type == "cuda" and torch.version.hip is None and _triton_is_there()
+
+
+def program_count(values: torch.Tensor, steps: int) -> int:
+    """Programs of a kernel that share `steps` among them, on the device of `values`."""
+    processors = torch.cuda.get_device_properties(values.device).multi_processor_count
+    return min(steps, 8 * processors)

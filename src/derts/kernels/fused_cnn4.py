@@ -7,66 +7,48 @@ from pixels to the pooled activation. The other blocks are a convolution and one
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from derts.kernels.operations import Operations
-from derts.kernels.patch_sums import folded, kernels_know, remember, remembered
-from derts.models.batch_norm import BatchNorm
+from derts.kernels.patch_sums import folded, is_plain, kernels_know, norm_of
 from derts.models.cnn4 import CNN4, ConvBlock
 
+if TYPE_CHECKING:
+    from derts.kernels.operations import KernelOperations
 
-def can_fuse(backbone: torch.nn.Module, image_shape: Sequence[int]) -> TypeGuard[CNN4]:
-    """Whether `fused_features` knows the backbone, in its present mode, and the images' shape."""
-    if not isinstance(backbone, CNN4):
+
+def can_fuse_cnn4(backbone: torch.nn.Module, image_shape: Sequence[int]) -> TypeGuard[CNN4]:
+    """Whether `fused_cnn4` knows the backbone, in its present mode, and the images' shape."""
+    if not isinstance(backbone, CNN4) or not kernels_know(image_shape):
         return False
-    filters = backbone.blocks[0].conv.out_channels  # type: ignore[union-attr]
-    norms = [block.norm for block in backbone.blocks]
-    return (
-        kernels_know(image_shape)
-        and filters in (16, 32, 64, 128)
-        and all(norm.groups == 1 for norm in norms)  # type: ignore[union-attr]
-        and all(norm.context is None and norm.total is None for norm in norms)  # type: ignore[union-attr]
+    blocks = _blocks(backbone)
+    return blocks[0].conv.out_channels in (16, 32, 64, 128) and all(
+        is_plain(block.norm) for block in blocks
     )
 
 
-def fused_features(
-    backbone: CNN4, images: Tensor, operations: Operations, products: Tensor | None = None
+def fused_cnn4(
+    backbone: CNN4, images: Tensor, operations: KernelOperations, products: Tensor | None = None
 ) -> Tensor:
     """uint8 [n, H, W, C] -> features [n, dim], as `backbone` of the normalised images gives.
 
     `products`: the images' patch products, where they are known.
     """
-    first, *others = backbone.blocks
-    assert isinstance(first, ConvBlock)
-    values = _first_block(first, images, operations, products)
+    first, *others = _blocks(backbone)
+    prepared = operations.prepare(images)
+    if products is None and first.norm.training:
+        products = operations.patch_products(prepared, images.shape[3])
+    pixels = images.shape[0] * images.shape[1] * images.shape[2]
+    filters, shift = folded(first.norm, first.conv.weight, products, pixels)
+    values = operations.conv_relu_pool(prepared, filters, shift)
     for block in others:
-        assert isinstance(block, ConvBlock)
-        weight = block.conv.weight.to(values.dtype)
-        values = _block(block.norm, F.conv2d(values, weight, padding=1), operations)
+        values = F.conv2d(values, block.conv.weight.to(values.dtype), padding=1)
+        values = operations.norm_relu_pool(values, norm_of(block.norm, values, operations))
     return values.flatten(1)
 
 
-def _first_block(
-    block: ConvBlock, images: Tensor, operations: Operations, products: Tensor | None
-) -> Tensor:
-    prepared = operations.prepare(images)
-    if products is None and block.norm.training:
-        products = operations.patch_products(prepared, images.shape[3])
-    pixels = images.shape[0] * images.shape[1] * images.shape[2]
-    filters, shift = folded(block.norm, block.conv.weight, products, pixels)
-    return operations.conv_relu_pool(prepared, filters, shift)
-
-
-def _block(norm: BatchNorm, values: Tensor, operations: Operations) -> Tensor:
-    if norm.training:
-        mean, variance = operations.moments(values)
-        remember(norm, mean, variance, values.numel() // values.shape[1])
-    else:
-        mean, variance = remembered(norm)
-    return operations.norm_relu_pool(
-        values, norm.weight, norm.bias, mean, variance, norm.eps, norm.training
-    )
+def _blocks(backbone: CNN4) -> list[ConvBlock]:
+    return [block for block in backbone.blocks if isinstance(block, ConvBlock)]

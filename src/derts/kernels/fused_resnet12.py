@@ -7,39 +7,36 @@ second convolution's input, and the shortcut is made by the kernel that ends the
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from derts.kernels.patch_sums import folded, kernels_know, remember, remembered
-from derts.kernels.patches import PIXEL_MEAN, PIXEL_SCALE
-from derts.kernels.residual_operations import Norm, ResidualOperations
+from derts.kernels.patch_sums import Norm, folded, is_plain, kernels_know, norm_of
 from derts.models.batch_norm import BatchNorm
+from derts.models.embedding import normalised
 from derts.models.resnet12 import SLOPE, ResidualBlock, ResNet12
+
+if TYPE_CHECKING:
+    from derts.kernels.operations import KernelOperations
 
 Layer = tuple[torch.nn.Conv2d, BatchNorm]
 
 
 def can_fuse_resnet12(backbone: torch.nn.Module) -> TypeGuard[ResNet12]:
-    """Whether `fused_resnet12_features` knows the backbone in its present mode."""
+    """Whether `fused_resnet12` knows the backbone in its present mode."""
     if not isinstance(backbone, ResNet12):
         return False
     norms = [module for module in backbone.modules() if isinstance(module, BatchNorm)]
-    return all(
-        norm.groups == 1
-        and norm.context is None
-        and norm.total is None
-        and norm.num_features in (16, 32, 64, 128, 256, 512)
-        for norm in norms
-    )
+    widths = (16, 32, 64, 128, 256, 512)
+    return all(is_plain(norm) and norm.num_features in widths for norm in norms)
 
 
-def fused_resnet12_features(
+def fused_resnet12(
     backbone: ResNet12,
     images: Tensor,
-    operations: ResidualOperations,
+    operations: KernelOperations,
     dtype: torch.dtype,
     products: Tensor | None = None,
 ) -> Tensor:
@@ -53,8 +50,7 @@ def fused_resnet12_features(
     if kernels_know(images.shape[1:]):
         values = _first_block(first, images, operations, products)
     else:
-        pixels = (images.permute(0, 3, 1, 2).to(dtype) - PIXEL_MEAN) / PIXEL_SCALE
-        values = _block(first, pixels, operations)
+        values = _block(first, normalised(images, dtype), operations)
     for block in others:
         assert isinstance(block, ResidualBlock)
         values = _block(block, values, operations)
@@ -62,7 +58,7 @@ def fused_resnet12_features(
 
 
 def _first_block(
-    block: ResidualBlock, images: Tensor, operations: ResidualOperations, products: Tensor | None
+    block: ResidualBlock, images: Tensor, operations: KernelOperations, products: Tensor | None
 ) -> Tensor:
     """The same as `_block` of the normalised images."""
     ((conv, norm), *layers), (shortcut_conv, shortcut_norm) = _layers(block)
@@ -75,31 +71,27 @@ def _first_block(
     main, main_norm = _convolved(main, layers, operations)
     centre = F.pad(shortcut_conv.weight, (1, 1, 1, 1))  # a 1×1 filter is a 3×3 one
     filters, shift = folded(shortcut_norm, centre, products, pixels)
-    joined = operations.join_pixels(main, main_norm, prepared, filters[:, :, 1, 1], shift, SLOPE)
-    dropped: Tensor = block.drop(joined)
-    return dropped
+    return operations.join_pixels(main, main_norm, prepared, filters[:, :, 1, 1], shift, SLOPE)
 
 
-def _block(block: ResidualBlock, values: Tensor, operations: ResidualOperations) -> Tensor:
+def _block(block: ResidualBlock, values: Tensor, operations: KernelOperations) -> Tensor:
     layers, (conv, norm) = _layers(block)
     shortcut = _conv(conv, values)
-    shortcut_norm = _norm(norm, shortcut, operations)
+    shortcut_norm = norm_of(norm, shortcut, operations)
     main, main_norm = _convolved(values, layers, operations)
-    joined = operations.join(main, main_norm, shortcut, shortcut_norm, SLOPE)
-    dropped: Tensor = block.drop(joined)
-    return dropped
+    return operations.join(main, main_norm, shortcut, shortcut_norm, SLOPE)
 
 
 def _convolved(
-    values: Tensor, layers: list[Layer], operations: ResidualOperations
+    values: Tensor, layers: list[Layer], operations: KernelOperations
 ) -> tuple[Tensor, Norm]:
     """The layers, with leaky between them; the last norm is not applied but given."""
     *before, (last, last_norm) = layers
     for conv, norm in before:
         values = _conv(conv, values)
-        values = operations.norm_leaky(values, _norm(norm, values, operations), SLOPE)
+        values = operations.norm_leaky(values, norm_of(norm, values, operations), SLOPE)
     values = _conv(last, values)
-    return values, _norm(last_norm, values, operations)
+    return values, norm_of(last_norm, values, operations)
 
 
 def _layers(block: ResidualBlock) -> tuple[list[Layer], Layer]:
@@ -116,12 +108,3 @@ def _layer(conv: torch.nn.Module, norm: torch.nn.Module) -> Layer:
 
 def _conv(conv: torch.nn.Conv2d, values: Tensor) -> Tensor:
     return F.conv2d(values, conv.weight.to(values.dtype), padding=conv.padding)
-
-
-def _norm(norm: BatchNorm, values: Tensor, operations: ResidualOperations) -> Norm:
-    if norm.training:
-        mean, variance = operations.moments(values)
-        remember(norm, mean, variance, values.numel() // values.shape[1])
-    else:
-        mean, variance = remembered(norm)
-    return Norm(norm.weight, norm.bias, mean, variance, norm.eps, norm.training)

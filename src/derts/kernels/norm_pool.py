@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from derts.kernels import program_count
+
 
 @triton.jit
 def _sums(values, partial, rows, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
@@ -111,15 +113,10 @@ def _backward(
         tl.store(change + at + offset, result.to(tl.bfloat16), mask=here[:, None])
 
 
-def _programs(values: Tensor, rows: int) -> int:
-    processors = torch.cuda.get_device_properties(values.device).multi_processor_count
-    return min(triton.cdiv(rows, 32), 8 * processors)
-
-
 def moments(values: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and (biased) variance per channel, float32 [C], of bfloat16 [n, H, W, C]."""
     channels, rows = values.shape[-1], values.numel() // values.shape[-1]
-    programs = _programs(values, rows)
+    programs = program_count(values, triton.cdiv(rows, 32))
     partial = torch.empty(programs, 2, channels, device=values.device)
     block = max(1, 2048 // channels)
     _sums[(programs,)](values, partial, rows, CHANNELS=channels, BLOCK=block, num_warps=8)
@@ -150,7 +147,7 @@ def forward(
 def backward_sums(upstream: Tensor, winning: Tensor, winner: Tensor) -> tuple[Tensor, Tensor]:
     """Σ over cells of the gradient that passes ReLU, and of it × the winner's value, [C] each."""
     channels, rows = upstream.shape[-1], upstream.numel() // upstream.shape[-1]
-    programs = _programs(upstream, rows)
+    programs = program_count(upstream, triton.cdiv(rows, 32))
     partial = torch.empty(programs, 2, channels, device=upstream.device)
     _backward_sums[(programs,)](
         upstream, winning, winner, partial, rows, CHANNELS=channels, BLOCK=32, num_warps=8
@@ -164,18 +161,18 @@ def backward(
     upstream: Tensor,
     winner: Tensor,
     scale: Tensor,
-    slope: Tensor | None,
-    constant: Tensor | None,
+    from_batch: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
-    """Gradient in `values`: winners get upstream × scale, and all get slope × value + constant.
+    """Gradient in `values`: winners get upstream × scale; all get what statistics add.
 
-    The latter two [C] come from the batch's statistics; None where those were fixed.
+    `from_batch`: factor and constant [C] of each value, None where the statistics were fixed.
     """
     count, height, width, channels = values.shape
     cells = count * ((height + 1) // 2) * ((width + 1) // 2)
     change = torch.empty_like(values)
+    slope, constant = from_batch or (None, None)
     _backward[(triton.cdiv(cells, 16),)](
         values, upstream, winner, scale, slope, constant, change, cells, height, width,
-        CHANNELS=channels, BLOCK=16, BATCH=slope is not None, num_warps=4,
+        CHANNELS=channels, BLOCK=16, BATCH=from_batch is not None, num_warps=4,
     )  # fmt: skip
     return change

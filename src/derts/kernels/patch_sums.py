@@ -8,16 +8,33 @@ done, and no kernel needs to write what comes out of it only to normalise it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from derts.data.table import ImageTable
-from derts.kernels.common_operations import CommonOperations
 from derts.models.batch_norm import BatchNorm
+
+if TYPE_CHECKING:
+    from derts.kernels.operations import KernelOperations
 
 IMAGES_AT_ONCE = 2048
 MOST_BYTES = 2 << 30  # for what is known of every image of a table
+
+
+class Norm(NamedTuple):
+    """A BatchNorm: weight and bias [C], the mean and variance [C] that it normalises by.
+
+    `batch`: they are those of the values, so that gradients flow through them too.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    mean: Tensor
+    variance: Tensor
+    eps: float
+    batch: bool
 
 
 def kernels_know(image_shape: Sequence[int]) -> bool:
@@ -26,13 +43,18 @@ def kernels_know(image_shape: Sequence[int]) -> bool:
     return height % 2 == 0 and width % 2 == 0 and channels <= 3
 
 
+def is_plain(norm: BatchNorm) -> bool:
+    """Whether a BatchNorm takes its statistics over the whole batch of this process."""
+    return norm.groups == 1 and norm.context is None and norm.total is None
+
+
 class PatchSums:
     """Patch products of every image of a table, made once: a batch's are sums of them.
 
     sums  [images, 9C + 1, 9C + 1]
     """
 
-    def __init__(self, table: ImageTable, operations: CommonOperations) -> None:
+    def __init__(self, table: ImageTable, operations: KernelOperations) -> None:
         self.table = table
         channels = table.image_shape[2]
         parts = torch.arange(len(table), device=table.device).split(IMAGES_AT_ONCE)
@@ -68,24 +90,33 @@ def folded(
         spread = moments[:-1, :-1] - patch_mean.outer(patch_mean)
         mean = (filters @ patch_mean).to(weight.dtype)
         variance = ((filters @ spread) * filters).sum(1).to(weight.dtype)
-        remember(norm, mean.detach(), variance.detach(), pixels)
+        _move(norm, mean.detach(), variance.detach(), pixels)
     else:
-        mean, variance = remembered(norm)
+        mean, variance = _running(norm)
     scale = norm.weight * torch.rsqrt(variance + norm.eps)
     return weight * scale[:, None, None, None], norm.bias - mean * scale
 
 
-def remembered(norm: BatchNorm) -> tuple[Tensor, Tensor]:
-    """Running mean and variance."""
+def norm_of(norm: BatchNorm, values: Tensor, operations: KernelOperations) -> Norm:
+    """A BatchNorm with the statistics for values [n, C, H, W]: theirs in training, else running."""
+    if norm.training:
+        mean, variance = operations.moments(values)
+        _move(norm, mean, variance, values.numel() // values.shape[1])
+    else:
+        mean, variance = _running(norm)
+    return Norm(norm.weight, norm.bias, mean, variance, norm.eps, norm.training)
+
+
+def _running(norm: BatchNorm) -> tuple[Tensor, Tensor]:
     assert norm.running_mean is not None
     assert norm.running_var is not None
     return norm.running_mean, norm.running_var
 
 
 @torch.no_grad()
-def remember(norm: BatchNorm, mean: Tensor, variance: Tensor, count: int) -> None:
+def _move(norm: BatchNorm, mean: Tensor, variance: Tensor, count: int) -> None:
     """Running statistics move as nn.BatchNorm2d moves them."""
-    running_mean, running_variance = remembered(norm)
+    running_mean, running_variance = _running(norm)
     momentum = norm.momentum or 0.1
     running_mean.lerp_(mean.to(running_mean.dtype), momentum)
     unbiased = variance * (count / max(count - 1, 1))

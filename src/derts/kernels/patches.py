@@ -10,9 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-PIXEL_MEAN, PIXEL_SCALE = 116.0, 64.0
-"""One fixed shift and scale for all data sets: nothing to store with a model or to get wrong."""
-
 ENTRIES = 64  # of a cell's row: byte b of pixel p is entry 16 b + p
 FOURTH = 3 * 16 + 5  # entry of the fourth byte of a pixel that is always inside of the image
 

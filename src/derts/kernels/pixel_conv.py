@@ -11,8 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from derts.kernels import program_count
 from derts.kernels.patches import ENTRIES
-from derts.kernels.pixels import corners, inner_size, neighbourhoods, program_count
+from derts.kernels.pixels import corners, inner_size, neighbourhoods
+from derts.models.embedding import PIXEL_MEAN, PIXEL_SCALE
 
 CELLS_AT_ONCE = FILTERS_AT_ONCE = 64  # more would not fit into registers
 
@@ -93,9 +95,7 @@ def _shares(framed: Tensor, filters: int) -> tuple[int, int]:
     return min(filters, FILTERS_AT_ONCE), program_count(framed, steps)
 
 
-def conv_leaky(
-    framed: Tensor, weights: Tensor, shift: Tensor, slope: float, mean: float, scale: float
-) -> Tensor:
+def conv_leaky(framed: Tensor, weights: Tensor, shift: Tensor, slope: float) -> Tensor:
     """leaky(convolution + shift), bfloat16 [n, H, W, F].
 
     Weights bfloat16 [4, 64, F] for the four positions of a cell, shift float32 [F].
@@ -108,19 +108,13 @@ def conv_leaky(
     _conv_leaky[(programs, filters // at_once)](
         framed, weights, shift, out, cells, HEIGHT=height, WIDTH=width, FILTERS=filters,
         ENTRIES=ENTRIES, BLOCK=CELLS_AT_ONCE, AT_ONCE=at_once,
-        SLOPE=slope, MEAN=mean, SCALE=scale, num_warps=4,
+        SLOPE=slope, MEAN=PIXEL_MEAN, SCALE=PIXEL_SCALE, num_warps=4,
     )  # fmt: skip
     return out
 
 
 def conv_leaky_backward(
-    framed: Tensor,
-    weights: Tensor,
-    shift: Tensor,
-    upstream: Tensor,
-    slope: float,
-    mean: float,
-    scale: float,
+    framed: Tensor, weights: Tensor, shift: Tensor, upstream: Tensor, slope: float
 ) -> Tensor:
     """Σ over cells of row ⊗ gradient that passes leaky, of each position: float32 [4, 64, F]."""
     cells, height, width = inner_size(framed)
@@ -131,6 +125,6 @@ def conv_leaky_backward(
         framed, weights, shift, upstream, partial, cells,
         HEIGHT=height, WIDTH=width, FILTERS=filters,
         ENTRIES=ENTRIES, BLOCK=CELLS_AT_ONCE, AT_ONCE=at_once,
-        SLOPE=slope, MEAN=mean, SCALE=scale, num_warps=4,
+        SLOPE=slope, MEAN=PIXEL_MEAN, SCALE=PIXEL_SCALE, num_warps=4,
     )  # fmt: skip
     return partial.sum(0)

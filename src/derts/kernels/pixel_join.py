@@ -12,8 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from derts.kernels.pixels import corners, inner_size, program_count
+from derts.kernels import program_count
+from derts.kernels.pixels import corners, inner_size
 from derts.kernels.residual import TILE
+from derts.models.embedding import PIXEL_MEAN, PIXEL_SCALE
 
 
 @triton.jit
@@ -114,8 +116,6 @@ def join(
     shift: Tensor,
     slope: float,
     keep: bool,
-    pixel_mean: float,
-    pixel_scale: float,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """max-pool(leaky(main × scale + pixel · colours + shift)) of bfloat16 [n, H, W, C].
 
@@ -132,19 +132,13 @@ def join(
     _join[(triton.cdiv(cells, block),)](
         main, framed, scale, colours, shift, pooled, winning, winner, cells,
         HEIGHT=height, WIDTH=width, CHANNELS=channels, BLOCK=block, KEEP=keep,
-        SLOPE=slope, MEAN=pixel_mean, SCALE=pixel_scale, num_warps=4,
+        SLOPE=slope, MEAN=PIXEL_MEAN, SCALE=PIXEL_SCALE, num_warps=4,
     )  # fmt: skip
     return pooled, winning, winner
 
 
 def join_sums(
-    framed: Tensor,
-    upstream: Tensor,
-    winning: Tensor,
-    winner: Tensor,
-    slope: float,
-    pixel_mean: float,
-    pixel_scale: float,
+    framed: Tensor, upstream: Tensor, winning: Tensor, winner: Tensor, slope: float
 ) -> Tensor:
     """[5, C]: Σ of the gradient that passes leaky, and of it × the winner's value and colours."""
     cells, height, width = inner_size(framed)
@@ -155,6 +149,6 @@ def join_sums(
     _join_sums[(programs,)](
         framed, upstream, winning, winner, partial, cells,
         HEIGHT=height, WIDTH=width, CHANNELS=channels, BLOCK=block,
-        SLOPE=slope, MEAN=pixel_mean, SCALE=pixel_scale, num_warps=8,
+        SLOPE=slope, MEAN=PIXEL_MEAN, SCALE=PIXEL_SCALE, num_warps=8,
     )  # fmt: skip
     return partial.sum(0)

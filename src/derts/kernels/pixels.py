@@ -17,7 +17,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from derts.kernels import program_count
 from derts.kernels.patches import ENTRIES
+from derts.models.embedding import PIXEL_MEAN, PIXEL_SCALE
 
 
 @triton.jit
@@ -152,14 +154,14 @@ def _products(
     tl.store(partial + at, sums)
 
 
-def frame(images: Tensor, mean: float, scale: float) -> Tensor:
+def frame(images: Tensor) -> Tensor:
     """uint8 [n, H, W, C] with C ≤ 3 -> int32 [n, H + 2, W + 2]: framed pixels of four bytes."""
     count, height, width, channels = images.shape
     images = images.contiguous()
     framed = torch.empty(count, height + 2, width + 2, dtype=torch.int32, device=images.device)
     _frame[(triton.cdiv(framed.numel(), 1024),)](
         images, framed, framed.numel(), height, width,
-        CHANNELS=channels, BORDER=int(mean), INSIDE=int(mean + scale), BLOCK=1024,
+        CHANNELS=channels, BORDER=int(PIXEL_MEAN), INSIDE=int(PIXEL_MEAN + PIXEL_SCALE), BLOCK=1024,
     )  # fmt: skip
     return framed
 
@@ -170,14 +172,8 @@ def inner_size(framed: Tensor) -> tuple[int, int, int]:
     return count * (height // 2) * (width // 2), height, width
 
 
-def program_count(framed: Tensor, steps: int) -> int:
-    """Programs that share `steps` among them."""
-    processors = torch.cuda.get_device_properties(framed.device).multi_processor_count
-    return min(steps, 8 * processors)
-
-
 def forward(
-    framed: Tensor, weights: Tensor, shift: Tensor, keep: bool, mean: float, scale: float
+    framed: Tensor, weights: Tensor, shift: Tensor, keep: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Framed images, weights bfloat16 [4, 64, F] for the four positions, shift float32 [F].
 
@@ -191,42 +187,44 @@ def forward(
     winner = torch.empty(shape, dtype=torch.uint8, device=framed.device) if keep else None
     _forward[(program_count(framed, triton.cdiv(cells, 64)),)](
         framed, weights, shift, pooled, winner, cells, height, width,
-        ENTRIES=ENTRIES, FILTERS=filters, BLOCK=64, KEEP=keep, MEAN=mean, SCALE=scale, num_warps=8,
+        ENTRIES=ENTRIES, FILTERS=filters, BLOCK=64, KEEP=keep,
+        MEAN=PIXEL_MEAN, SCALE=PIXEL_SCALE, num_warps=8,
     )  # fmt: skip
     return pooled, winner
 
 
-def backward(framed: Tensor, upstream: Tensor, winner: Tensor, mean: float, scale: float) -> Tensor:
+def backward(framed: Tensor, upstream: Tensor, winner: Tensor) -> Tensor:
     """Σ over cells of row ⊗ gradient of the winner, float32 [4, 64, F]."""
     cells, height, width = inner_size(framed)
     filters, programs = upstream.shape[-1], program_count(framed, triton.cdiv(cells, 64))
     partial = torch.empty(programs, 4, ENTRIES, filters, device=framed.device)
     _backward[(programs,)](
         framed, upstream, winner, partial, cells, height, width,
-        ENTRIES=ENTRIES, FILTERS=filters, BLOCK=64, MEAN=mean, SCALE=scale, num_warps=4,
+        ENTRIES=ENTRIES, FILTERS=filters, BLOCK=64, MEAN=PIXEL_MEAN, SCALE=PIXEL_SCALE,
+        num_warps=4,
     )  # fmt: skip
     return partial.sum(0)
 
 
-def products(framed: Tensor, mean: float, scale: float) -> Tensor:
+def products(framed: Tensor) -> Tensor:
     """Σ over cells of row ⊗ row, float64 [64, 64]."""
     cells = inner_size(framed)[0]
     each = triton.cdiv(cells, program_count(framed, triton.cdiv(cells, 128)))
-    return _sums_of_products(framed, each, mean, scale).sum(0, dtype=torch.float64)
+    return _sums_of_products(framed, each).sum(0, dtype=torch.float64)
 
 
-def image_products(framed: Tensor, mean: float, scale: float) -> Tensor:
+def image_products(framed: Tensor) -> Tensor:
     """The same for each image, float32 [n, 64, 64]."""
-    return _sums_of_products(framed, inner_size(framed)[0] // len(framed), mean, scale)
+    return _sums_of_products(framed, inner_size(framed)[0] // len(framed))
 
 
-def _sums_of_products(framed: Tensor, each: int, mean: float, scale: float) -> Tensor:
+def _sums_of_products(framed: Tensor, each: int) -> Tensor:
     """Σ over every `each` consecutive cells of row ⊗ row, float32 [parts, 64, 64]."""
     cells, height, width = inner_size(framed)
     parts = triton.cdiv(cells, each)
     partial = torch.empty(parts, ENTRIES, ENTRIES, device=framed.device)
     _products[(parts,)](
         framed, partial, cells, each, height, width,
-        ENTRIES=ENTRIES, BLOCK=128, MEAN=mean, SCALE=scale, num_warps=4,
+        ENTRIES=ENTRIES, BLOCK=128, MEAN=PIXEL_MEAN, SCALE=PIXEL_SCALE, num_warps=4,
     )  # fmt: skip
     return partial

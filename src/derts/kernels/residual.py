@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from derts.kernels import program_count
+
 TILE = 2048  # numbers per step
 
 
@@ -38,7 +40,7 @@ def _leaky_sums(
     factor, added = tl.load(scale + column)[None, :], tl.load(shift + column)[None, :]
     total = tl.zeros([BLOCK, CHANNELS], tl.float32)
     products = tl.zeros([BLOCK, CHANNELS], tl.float32)
-    for start in range(tl.program_id(0) * BLOCK, rows, tl.num_programs(0) * BLOCK):
+    for start in range(tl.program_id(0) * BLOCK, rows, tl.numprogram_count(0) * BLOCK):
         row = start + tl.arange(0, BLOCK)
         at = row.to(tl.int64)[:, None] * CHANNELS + column[None, :]
         mask = (row < rows)[:, None]
@@ -120,7 +122,7 @@ def _join_sums(
     total = tl.zeros([BLOCK, CHANNELS], tl.float32)
     one = tl.zeros([BLOCK, CHANNELS], tl.float32)
     two = tl.zeros([BLOCK, CHANNELS], tl.float32)
-    for start in range(tl.program_id(0) * BLOCK, rows, tl.num_programs(0) * BLOCK):
+    for start in range(tl.program_id(0) * BLOCK, rows, tl.numprogram_count(0) * BLOCK):
         row = start + tl.arange(0, BLOCK)
         at = row.to(tl.int64)[:, None] * CHANNELS + column[None, :]
         mask = (row < rows)[:, None]
@@ -171,11 +173,6 @@ def _size(values: Tensor) -> tuple[int, int, int]:
     return channels, values.numel() // channels, max(1, TILE // channels)
 
 
-def _programs(values: Tensor, steps: int) -> int:
-    processors = torch.cuda.get_device_properties(values.device).multi_processor_count
-    return min(steps, 8 * processors)
-
-
 def leaky(values: Tensor, scale: Tensor, shift: Tensor, slope: float) -> Tensor:
     """leaky(values × scale + shift) of bfloat16 [n, H, W, C]; scale, shift float32 [C]."""
     channels, rows, block = _size(values)
@@ -191,7 +188,7 @@ def leaky_sums(
 ) -> tuple[Tensor, Tensor]:
     """Σ of the gradient that passes leaky, and of it × the value, [C] each."""
     channels, rows, block = _size(values)
-    programs = _programs(values, triton.cdiv(rows, block))
+    programs = program_count(values, triton.cdiv(rows, block))
     partial = torch.empty(programs, 2, channels, device=values.device)
     _leaky_sums[(programs,)](
         values, upstream, scale, shift, partial, rows,
@@ -244,7 +241,7 @@ def join(
 def join_sums(upstream: Tensor, winning: Tensor, winner: Tensor, slope: float) -> Tensor:
     """[3, C]: Σ of the gradient that passes leaky, and of it × the winners' two values."""
     channels, rows, block = _size(upstream)
-    programs = _programs(upstream, triton.cdiv(rows, block))
+    programs = program_count(upstream, triton.cdiv(rows, block))
     partial = torch.empty(programs, 3, channels, device=upstream.device)
     _join_sums[(programs,)](
         upstream, winning, winner, partial, rows,

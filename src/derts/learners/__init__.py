@@ -35,24 +35,20 @@ def build_learner(
     ('ANIL', torch.Size([5, 8]))
     """
     learner = learner.resolved()
+    smoothing, per_task = learner.smoothing or 0.0, model.batch_norm == "task"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         backbone = build_backbone(model, image_shape)
         if learner.name == "protonet":
-            built: AnyLearner = ProtoNet(backbone, way, learner.distance_divisor)
-        else:
-            assert learner.inner_lr is not None
-            assert learner.feature_scale is not None
-            kind: type[ANIL | MAML] = ANIL if learner.name == "anil" else MAML
-            built = kind(
-                backbone,
-                way,
-                inner_steps=learner.inner_steps,
-                inner_lr=learner.inner_lr,
-                feature_scale=learner.feature_scale,
-                first_order=learner.first_order,
-            )
-    assert learner.smoothing is not None
-    built.smoothing = learner.smoothing
-    built.per_task_statistics = model.batch_norm == "task" and learner.name != "maml"
-    return built
+            return ProtoNet(backbone, way, learner.distance_divisor, smoothing, per_task)
+        assert learner.inner_lr is not None
+        assert learner.feature_scale is not None
+        inner = (
+            learner.inner_steps,
+            learner.inner_lr,
+            learner.feature_scale,
+            learner.first_order,
+        )
+        if learner.name == "anil":
+            return ANIL(backbone, way, *inner, smoothing, per_task)
+        return MAML(backbone, way, *inner, smoothing)

@@ -26,9 +26,10 @@ class ANIL(ProductLearner[Head]):
         inner_lr: float = 0.5,
         feature_scale: float = 0.1,
         first_order: bool = False,
+        smoothing: float = 0.0,
+        per_task_statistics: bool = False,
     ) -> None:
-        super().__init__(backbone)
-        self.way = way
+        super().__init__(backbone, way, smoothing, per_task_statistics)
         self.inner_steps = inner_steps
         self.inner_lr = inner_lr
         self.feature_scale = feature_scale

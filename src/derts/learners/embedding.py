@@ -12,8 +12,6 @@ import torch
 from derts.clock import Clock
 from derts.data.table import ImageTable
 from derts.hardware import send
-from derts.kernels import usable_on
-from derts.learners.bank import FeatureBank
 from derts.learners.base import Learner, ProductLearner
 from derts.tasks.pool import TaskPool
 
@@ -55,7 +53,7 @@ def evaluation_mode(learner: Learner[Any]) -> Iterator[None]:
     was_training = learner.training
     learner.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), learner.embedding.fast_math():
             yield
     finally:
         learner.train(was_training)
@@ -133,39 +131,12 @@ def task_products(
     tasks_at_once: int = 256,
     clock: Clock | None = None,
 ) -> Iterator[TaskProducts]:
-    """As `task_features`, for learners that need products alone; parts are as large as can be.
-
-    Where the learner keeps a bank of these images' features, they come from there.
-    """
+    """As `task_features`, for learners that need products alone; parts are as large as can be."""
     shots = pool.support.shape[1]
-    if learner.bank is not None and learner.bank.images is images:
-        embedded = _from_bank(learner, learner.bank, pool, clock)
-    else:
-        embedded = _embedded(learner, images, pool, tasks_at_once, clock)
-    for part, features, places in embedded:
-        start = learner.start_logits(features.to(learner.dtype))[places]
-        if learner.fused and usable_on(features.device) and places.shape[1] <= 256:
-            from derts.kernels.inner_products import inner_products
-
-            yield TaskProducts(part, inner_products(features, places, shots), start)
-            continue
-        products = []
-        for some in places.split(tasks_at_once):
-            chosen = features[some].to(learner.dtype)
-            products.append(chosen @ chosen[:, :shots].transpose(1, 2))
-        yield TaskProducts(part, torch.cat(products), start)
-
-
-def _from_bank(
-    learner: Learner[Any], bank: FeatureBank, pool: TaskPool, clock: Clock | None
-) -> Iterator[_Embedded]:
-    clock = clock or Clock(learner.device)
-    with clock.phase("embedding"):
-        parts = (send(pool.support, learner.device), send(pool.query, learner.device))
-        indices = torch.cat(parts, 1)
-        bank.complete(learner, indices)
-        clock.settle("embedding")
-    yield _Embedded(pool, bank.features, indices)
+    for part, features, places in _embedded(learner, images, pool, tasks_at_once, clock):
+        start = learner.start_logits(features)[places]
+        products = learner.embedding.inner_products(features, places, shots, tasks_at_once)
+        yield TaskProducts(part, products, start)
 
 
 def _embedded(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -57,16 +58,16 @@ class MAML(Learner[AdaptedNetwork]):
         inner_lr: float = 0.05,
         feature_scale: float = 0.1,
         first_order: bool = False,
+        smoothing: float = 0.0,
     ) -> None:
-        super().__init__(backbone)
-        self.way = way
+        super().__init__(backbone, way, smoothing)
         self.inner_steps = inner_steps
         self.inner_lr = inner_lr
         self.feature_scale = feature_scale
         self.first_order = first_order
         self.network = _Network(self, way)
 
-    def features(self, images: torch.Tensor) -> torch.Tensor:
+    def features(self, images: torch.Tensor, products: torch.Tensor | None = None) -> torch.Tensor:
         """uint8 [T, n, height, width, channels], unchanged but on the model's device."""
         return images.to(self.device, non_blocking=True)
 
@@ -91,7 +92,7 @@ class MAML(Learner[AdaptedNetwork]):
                 }
             return parameters
 
-        adapted: Parameters = vmap(adapt_one, randomness="different")(features, labels)
+        adapted: Parameters = vmap(adapt_one)(features, labels)
         return AdaptedNetwork(adapted, features)
 
     def logits(self, adapted: AdaptedNetwork, features: torch.Tensor) -> torch.Tensor:
@@ -100,8 +101,7 @@ class MAML(Learner[AdaptedNetwork]):
         shots = support.shape[1]
         set_context(self.backbone, shots)
         both = torch.cat((support, features), 1)
-        run = vmap(self.run, randomness="different")
-        logits: torch.Tensor = run(adapted.parameters, both)
+        logits: torch.Tensor = vmap(self.run)(adapted.parameters, both)
         return logits[:, shots:]
 
     def start(self, tasks: int) -> AdaptedNetwork:
@@ -114,10 +114,5 @@ class MAML(Learner[AdaptedNetwork]):
 
     def run(self, parameters: Parameters, images: torch.Tensor) -> torch.Tensor:
         """Logits [n, way] of images [n, height, width, channels] with one set of parameters."""
-        with torch.autocast(
-            images.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16
-        ):
-            logits: torch.Tensor = functional_call(
-                self.network, parameters, (self.normalise(images),)
-            )
-        return logits.to(self.dtype)
+        network = partial(functional_call, self.network, parameters)
+        return self.embedding.run(network, images, self.dtype)

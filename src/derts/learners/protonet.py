@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -16,10 +18,25 @@ class ProtoNet(ProductLearner[torch.Tensor]):
     far better accuracy than 1.
     """
 
-    def __init__(self, backbone: nn.Module, way: int, distance_divisor: float = 64.0) -> None:
-        super().__init__(backbone)
-        self.way = way
+    def __init__(
+        self,
+        backbone: nn.Module,
+        way: int,
+        distance_divisor: float = 64.0,
+        smoothing: float = 0.0,
+        per_task_statistics: bool = False,
+    ) -> None:
+        super().__init__(backbone, way, smoothing, per_task_statistics)
         self.distance_divisor = distance_divisor
+
+    def with_way(self, way: int) -> ProtoNet:
+        """For tasks of another number of classes, which nothing that was learned depends on.
+
+        It shares its parameters with this one.
+        """
+        other = copy.copy(self)
+        other.way = way
+        return other
 
     def adapt(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """[T, S, dim], [T, S] -> prototypes [T, way, dim].

@@ -12,6 +12,7 @@ from derts.errors import DertsError
 from derts.learners.anil import ANIL
 from derts.learners.base import Learner
 from derts.learners.protonet import ProtoNet
+from derts.models.embedding import Embedding
 
 Head = Literal["prototypes"] | nn.Linear | Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -51,9 +52,8 @@ class OwnLearner(Learner[Any]):
         inner_lr: float = 0.5,
         distance_divisor: float = 64.0,
     ) -> None:
-        super().__init__(_Backbone(features))
-        self.preprocess = preprocess
-        self.way = way
+        super().__init__(_Backbone(features), way)
+        self.embedding = Embedding(self.backbone, preprocess)
         dim = self._find_dim(image_shape)
         self.backbone.dim = dim  # type: ignore[assignment]
         self.rule: Learner[Any]
@@ -76,7 +76,7 @@ class OwnLearner(Learner[Any]):
         elif head == "prototypes":
             self.rule = ProtoNet(_Size(dim), way, distance_divisor)
         elif callable(head):
-            self.rule = _FunctionHead(_Size(dim), head)
+            self.rule = _FunctionHead(_Size(dim), way, head)
         else:
             raise DertsError(
                 f"head is {head!r}; give 'prototypes', an nn.Linear or a function of support "
@@ -97,9 +97,6 @@ class OwnLearner(Learner[Any]):
             if value.is_floating_point():
                 return value
         return torch.empty(0)
-
-    def normalise(self, images: Tensor) -> Tensor:
-        return super().normalise(images) if self.preprocess is None else self.preprocess(images)
 
     def adapt(self, features: Tensor, labels: Tensor) -> Any:
         return self.rule.adapt(features, labels)
@@ -122,7 +119,7 @@ class OwnLearner(Learner[Any]):
         self.eval()
         try:
             with torch.no_grad():
-                features: object = self.backbone(self.normalise(images))
+                features: object = self.backbone(self.embedding.inputs(images, self.dtype))
         finally:
             for module, training in was_training:
                 module.training = training
@@ -161,9 +158,9 @@ class _FunctionHead(Learner[tuple[Tensor, Tensor]]):
     """Adapting only remembers the support set; the user's function does the rest."""
 
     def __init__(
-        self, backbone: nn.Module, head: Callable[[Tensor, Tensor, Tensor], Tensor]
+        self, backbone: nn.Module, way: int, head: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> None:
-        super().__init__(backbone)
+        super().__init__(backbone, way)
         self.head = head
 
     def adapt(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

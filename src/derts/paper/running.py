@@ -18,7 +18,7 @@ from derts.files import write_atomically
 from derts.hardware import choose_device
 from derts.paper.job import Job
 from derts.progress import Advance
-from derts.training.hardware import place_table
+from derts.training.placement import place_table
 from derts.training.run import train_in
 from derts.training.run_folder import point_file
 from derts.training.warmup import SharedWarmup

@@ -22,7 +22,7 @@ from derts.report.figures import any_letters, new_figure, plain, save_figure, sh
 from derts.selection.round_record import RoundRecord, pool_digest
 from derts.tasks import TaskPool
 from derts.training.drawing import (
-    draw_training_tasks,
+    draw_tasks,
     training_images,
     training_sampler,
 )
@@ -93,7 +93,7 @@ def tasks_of_round(
         if key not in opened:
             opened[key] = training_images(open_data(name)["train"], config.tasks)
         images = opened[key]
-        pool = draw_training_tasks(
+        pool = draw_tasks(
             training_sampler(images, config.tasks),
             config.tasks,
             config.strategy.pool,

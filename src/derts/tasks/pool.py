@@ -22,16 +22,6 @@ if TYPE_CHECKING:
     from derts.tasks.randomness import Seed
 
 Recipe = dict[str, Any]
-TENSORS = (
-    "support",
-    "support_labels",
-    "query",
-    "query_labels",
-    "true_support_labels",
-    "true_query_labels",
-    "classes",
-    "augmentation",
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,8 +126,8 @@ class TaskPool:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The tensors by name."""
-        values = ((name, getattr(self, name)) for name in TENSORS)
-        return {name: value for name, value in values if value is not None}
+        values = vars(self).items()
+        return {name: value for name, value in values if isinstance(value, torch.Tensor)}
 
     def _with(self, tensors: dict[str, torch.Tensor], recipe: Recipe | None = None) -> TaskPool:
         return TaskPool(**tensors, way=self.way, recipe=self.recipe if recipe is None else recipe)

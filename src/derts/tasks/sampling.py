@@ -145,10 +145,11 @@ def _by_redrawing(
     are treated alike, so that all ordered choices are equally likely.
     """
     bits = (count - 1).bit_length()
-    kind = np.int32 if int(sizes.max()) << bits < 2**31 else np.int64  # the narrower, the faster
-    found: NDArray[np.integer[Any]]
+    narrow = int(sizes.max()) << bits < 2**31  # the narrower, the faster
+    kind: type[np.signedinteger[Any]] = np.int32 if narrow else np.int64
+    columns = np.arange(count).astype(kind)
     found = (random.random((len(sizes), count)) * sizes[:, None]).astype(kind)
-    rows, part, columns = np.arange(len(sizes)), found, np.arange(count, dtype=kind)
+    rows, part = np.arange(len(sizes)), found
     while True:
         order = part << bits | columns  # by value, with the column that it stands in
         order.sort(axis=1)

@@ -1,7 +1,7 @@
 """One update as two CUDA graphs: the GPU no longer waits for Python to launch its kernels.
 
-The same kernels on the same numbers as the plain way (`Trainer.step`), recorded once for a fixed
-number of tasks and then replayed. Between the two a strategy may weigh the tasks by their losses.
+The same kernels on the same numbers as the plain way (`Updater`), recorded once for a fixed number
+of tasks and then replayed. Between the two a strategy may weigh the tasks by their losses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from derts.data.streaming import StreamedTable
 from derts.data.table import ImageTable
-from derts.learners.base import Learner, Outcome
+from derts.learners.base import Learner, Outcome, Weigh
 from derts.tasks.pool import TaskPool
 
 WARM_UPS = 2
@@ -80,9 +80,7 @@ class CapturedUpdate:
             and (pool.augmentation is None) == (self.pool.augmentation is None)
         )
 
-    def run(
-        self, pool: TaskPool, weigh: Callable[[torch.Tensor], torch.Tensor | None]
-    ) -> tuple[Outcome, torch.Tensor]:
+    def run(self, pool: TaskPool, weigh: Weigh) -> tuple[Outcome, torch.Tensor]:
         """The update on the tasks of `pool`; its outcome and what `finish` returned."""
         names = ["support_labels", "query_labels"]
         if self.pool.augmentation is not None:

@@ -30,19 +30,19 @@ def training_images(images: ImageTable, tasks: TaskConfig) -> ImageTable:
     return with_rotated_classes(images, tasks.classes or None) if tasks.rotated else images
 
 
-def draw_training_tasks(
-    sampler: TaskSampler, tasks: TaskConfig, count: int, seed: Seed, images: int = 0
+def draw_tasks(
+    sampler: TaskSampler,
+    tasks: TaskConfig,
+    count: int,
+    seed: Seed,
+    images: int = 0,
+    clean: bool = False,
 ) -> TaskPool:
-    """`count` tasks as a config describes them, noise included."""
+    """`count` tasks as a config describes them, with its noise unless they are to be clean."""
     return sampler.draw(
-        tasks=count,
-        way=tasks.way,
-        shot=tasks.shot,
-        query=tasks.query,
-        seed=seed,
-        noise=task_noise(tasks),
-        images=images,
-    )
+        tasks=count, way=tasks.way, shot=tasks.shot, query=tasks.query, seed=seed,
+        noise=None if clean else task_noise(tasks), images=images,
+    )  # fmt: skip
 
 
 def training_sampler(images: ImageTable, tasks: TaskConfig) -> TaskSampler:
@@ -91,26 +91,19 @@ class TaskDrawer:
         """
         if purpose != "batch" or images:
             seed = (self.config.seed, purpose, number)
-            return draw_training_tasks(self._sampler, self.config.tasks, tasks, seed, images)
+            return draw_tasks(self._sampler, self.config.tasks, tasks, seed, images)
         block, place = divmod(number, BLOCK)
         kept = self._block  # read once: another thread may draw as well
         if kept is None or kept[0] != (tasks, block):
             seed = (self.config.seed, "batches", block)
-            drawn = draw_training_tasks(self._sampler, self.config.tasks, tasks * BLOCK, seed)
+            drawn = draw_tasks(self._sampler, self.config.tasks, tasks * BLOCK, seed)
             kept = self._block = (tasks, block), drawn
         return kept[1][place * tasks : (place + 1) * tasks]
 
     def draw_validation(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
         """Fresh clean tasks of validation classes."""
-        settings = self.config.tasks
-        return self._validation_sampler.draw(
-            tasks=tasks,
-            way=settings.way,
-            shot=settings.shot,
-            query=settings.query,
-            seed=(self.config.seed, purpose, number),
-            images=images,
-        )
+        seed = (self.config.seed, purpose, number)
+        return draw_tasks(self._validation_sampler, self.config.tasks, tasks, seed, images, True)
 
     @cached_property
     def _validation_sampler(self) -> TaskSampler:

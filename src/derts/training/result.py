@@ -92,8 +92,8 @@ def updates_at_random(events: Iterable[Event], until: int) -> tuple[int, int]:
 def parts(rounds: Sequence[Event]) -> dict[str, dict[str, float]]:
     """In which share of the rounds each part of the method acted, from the rounds' `parts`.
 
-    A part with numbers acted where one of them is not 0, and their means are told; a part with a
-    name tells the share of each name.
+    A part with numbers acted where one of them is not 0, and their means are told; of a part that
+    names how it was done, the share of each name.
 
     >>> parts([{"parts": {"votes": {"relabelled": 0.4}, "balance": True, "select": "random"}},
     ...        {"parts": {"votes": {"relabelled": 0.0}, "balance": True, "select": "greedy"}}])
@@ -123,24 +123,23 @@ def acted(value: object) -> bool:
     """Whether what a round told of a part says that it changed anything."""
     if isinstance(value, dict):
         return any(isinstance(one, int | float) and one != 0 for one in value.values())
-    return bool(value) and value not in ("none", "random")
+    return bool(value)
 
 
 def acting(event: Event) -> list[str]:
     """The parts that acted in a round, by name; a choice by the name of how it was made.
 
-    >>> acting({"event": "round", "parts": {"votes": {"relabelled": 0.4}, "balance": False,
-    ...                                     "select": "facility-location"}})
+    >>> acting({"event": "round", "parts": {"votes": {"relabelled": 0.4}, "drop": None,
+    ...                                     "balance": False, "select": "facility-location"}})
     ['votes', 'facility-location']
     """
     found = event.get("parts")
     if not isinstance(found, dict):
         return []
-    return [
-        value if isinstance(value, str) else name
-        for name, value in found.items()
-        if acted(value) or value == "random"
+    names = [
+        value if isinstance(value, str) else name for name, value in found.items() if acted(value)
     ]
+    return [name for name in names if name != "balanced"]  # told as `balance` already
 
 
 def notes(events: Iterable[Event]) -> list[str]:

@@ -1,4 +1,7 @@
-"""One update: gradient, clipping and the optimiser's step, plain or recorded as CUDA graphs."""
+"""One update: forward, weigh, backward, clip and the optimiser's step.
+
+Plain or recorded as CUDA graphs, by one process or by several that share a meta-batch.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,11 @@ import torch
 from derts.config import OptimiserConfig
 from derts.data.table import ImageTable
 from derts.distributed import Group
-from derts.kernels.common_operations import FusedCommon
-from derts.kernels.patch_sums import PatchSums
 from derts.learners.base import Learner, Outcome, Weigh
+from derts.models.batch_norm import set_total
 from derts.tasks.pool import TaskPool
 from derts.training.bad_numbers import GuardedStep
 from derts.training.captured import CapturedUpdate
-from derts.training.shared import outer_gradient
 
 
 class Updater:
@@ -33,11 +34,11 @@ class Updater:
     ) -> None:
         self.learner, self.images, self.config = learner, images, config
         self.meta_batch, self.group = meta_batch, group
-        self.captures = group.alone and learner.captures_on(images)
-        self.held = images.device == learner.device
-        known = group.alone and self.held and not augmented and learner.takes_products(images)
-        if known and PatchSums.worthwhile(images):
-            learner.patch_sums = PatchSums(images, FusedCommon())
+        alone = group.alone and learner.embeds
+        self.captures = alone and learner.embedding.captures(images)
+        held = images.device == learner.device
+        if alone and held and not augmented and not learner.per_task_statistics:
+            learner.embedding.know(images)
         self._captured: CapturedUpdate | None = None
         assert config.lr is not None
         self.optimiser = torch.optim.AdamW(
@@ -55,26 +56,57 @@ class Updater:
     ) -> tuple[Outcome, torch.Tensor]:
         """Outcome of the update; its mean loss, mean accuracy and gradient norm as a tensor [3].
 
-        Where one of them is not finite, everything is left as it was.
+        `weigh` gets the losses [T] of all tasks. Where a number is not finite, everything is left
+        as it was.
         """
         for group in self.optimiser.param_groups:
             if isinstance(group["lr"], torch.Tensor):
                 group["lr"].fill_(learning_rate)
             else:
                 group["lr"] = learning_rate
-        # a bank wants the numbers of images, which streamed ones do not have in a recording
-        captures = self.captures and (self.held or self.learner.bank is None)
-        if captures and len(pool) == self.meta_batch and self.optimiser.state:
-            if self._captured is None:
-                self._captured = CapturedUpdate(
-                    self.learner, self.images, self.optimiser, self.guard.keep, self._finish, pool
-                )
-            if self._captured.fits(pool):
-                return self._captured.run(pool, weigh)
-        self.guard.keep()
-        self.optimiser.zero_grad(set_to_none=True)
-        outcome = outer_gradient(self.learner, self.images, pool, weigh, self.group)
-        return outcome, self._finish(outcome.losses, outcome.accuracies)
+        with self.learner.embedding.fast_math():
+            if self.captures and len(pool) == self.meta_batch and self.optimiser.state:
+                if self._captured is None:
+                    self._captured = CapturedUpdate(
+                        self.learner, self.images, self.optimiser, self.guard.keep, self._finish,
+                        pool,
+                    )  # fmt: skip
+                if self._captured.fits(pool):
+                    return self._captured.run(pool, weigh)
+            self.guard.keep()
+            self.optimiser.zero_grad(set_to_none=True)
+            outcome = self._gradient(pool, weigh)
+            return outcome, self._finish(outcome.losses, outcome.accuracies)
+
+    def _gradient(self, pool: TaskPool, weigh: Weigh) -> Outcome:
+        """Fill the parameters' gradients; `loss` is this process's part of the meta-batch's."""
+        learner, group, count = self.learner, self.group, len(pool)
+        if group.alone:
+            outcome = learner.outer_loss(self.images, pool, weigh)
+            outcome.loss.backward()
+            return outcome
+        part, share = group.part(count), group.share(count)
+        losses = torch.zeros(0)
+        if learner.embeds and not learner.per_task_statistics:
+            # where every process has all tasks, each has all their statistics too
+            set_total(learner.backbone, group.total if group.shares(count) else None)
+
+        def weigh_mine(mine: torch.Tensor) -> torch.Tensor:
+            nonlocal losses
+            losses = group.gather(mine, count)
+            weights = weigh(losses)
+            return share * (torch.ones_like(mine) if weights is None else weights[part].to(mine))
+
+        outcome = learner.outer_loss(self.images, pool[part], weigh_mine)
+        outcome.loss.backward()
+        group.sum_gradients(learner.parameters())
+        if learner.per_task_statistics:
+            # running statistics move by the mean over tasks: that of where each process put them
+            buffers = [value for value in learner.buffers() if value.is_floating_point()]
+            for value in buffers:
+                value.mul_(share)
+            group.sum_tensors(buffers)
+        return Outcome(outcome.loss.detach(), losses, group.gather(outcome.accuracies, count))
 
     def _finish(self, losses: torch.Tensor, accuracies: torch.Tensor) -> torch.Tensor:
         limit = self.config.clip or math.inf

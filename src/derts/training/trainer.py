@@ -25,7 +25,7 @@ from derts.tasks.pool import TaskPool
 from derts.training.bad_numbers import IN_A_ROW, bad_numbers, usable_losses
 from derts.training.checkpoint import BestWeights, weights_of
 from derts.training.drawing import TaskDrawer, evaluation_tasks, training_images
-from derts.training.hardware import place_learner, place_table
+from derts.training.placement import place_learner, place_table
 from derts.training.result import acting
 from derts.training.step import Updater
 from derts.training.window import BadStreak, Window

@@ -67,7 +67,8 @@ def running_statistics(learner: ANIL | MAML) -> Iterator[None]:
     was_training = learner.training
     learner.eval()
     try:
-        yield
+        with learner.embedding.fast_math():
+            yield
     finally:
         learner.train(was_training)
 

@@ -108,7 +108,12 @@ class AdaptiveScheduler(Strategy):
         learner, validation = context.learner, context.validation_images
         assert validation is not None
         held = context.images.device == validation.device == learner.device
-        return context.group.alone and held and learner.captures_on(context.images)
+        return (
+            context.group.alone
+            and held
+            and learner.embeds
+            and learner.embedding.captures(context.images)
+        )
 
     def _inputs(self, context: Context) -> DecisionInputs:
         drawn = self._drawn(context)

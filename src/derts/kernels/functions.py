@@ -1,36 +1,19 @@
-"""The residual kernels with their gradients."""
+"""The kernels with their gradients, as autograd functions."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from derts.kernels.patches import (
-    PIXEL_MEAN,
-    PIXEL_SCALE,
-    filters_of_rows,
-    gradients_of_filters,
-)
+from derts.kernels import norm_pool, pixel_conv, pixel_join, pixels, residual
+from derts.kernels.patch_sums import Norm
+from derts.kernels.patches import filters_of_rows, gradients_of_filters
 
 
-class Norm(NamedTuple):
-    """A BatchNorm: weight and bias [C], the mean and variance [C] that it normalises by.
-
-    `batch`: they are those of the values, so that gradients flow through them too.
-    """
-
-    weight: Tensor
-    bias: Tensor
-    mean: Tensor
-    variance: Tensor
-    eps: float
-    batch: bool
-
-
-def _rows(values: Tensor) -> Tensor:
+def rows_of(values: Tensor) -> Tensor:
     """[n, C, H, W] -> [n, H, W, C], bfloat16, contiguous."""
     return values.permute(0, 2, 3, 1).to(torch.bfloat16).contiguous()
 
@@ -50,6 +33,53 @@ def _from_batch(
     return factor, -scale * total / each - factor * mean
 
 
+class ConvReluPool(torch.autograd.Function):
+    """max-pool 2 of relu(convolution 3×3 of pixels + shift)."""
+
+    @staticmethod
+    def forward(ctx: Any, framed: Tensor, weight: Tensor, shift: Tensor) -> Tensor:
+        keep = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
+        pooled, winner = pixels.forward(framed, filters_of_rows(weight), shift.float(), keep)
+        if keep:
+            ctx.save_for_backward(framed, winner)
+        ctx.shape = weight.shape
+        return pooled.permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Any) -> tuple[None, Tensor, Tensor]:
+        framed, winner = ctx.saved_tensors
+        found = pixels.backward(framed, rows_of(upstream[0]), winner)
+        return None, *gradients_of_filters(found, ctx.shape)
+
+
+class NormReluPool(torch.autograd.Function):
+    """max-pool 2 of relu(norm(values))."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, values: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor,
+        eps: float, batch: bool,
+    ) -> Tensor:  # fmt: skip
+        rows = values.permute(0, 2, 3, 1).contiguous()
+        scale, inverse = _folded(weight, mean, variance, eps)
+        keep = any(ctx.needs_input_grad)
+        pooled, winning, winner = norm_pool.forward(rows, scale, bias - mean * scale, keep)
+        if keep:
+            ctx.save_for_backward(rows, winning, winner, scale, inverse, mean)
+        ctx.batch = batch
+        return pooled.permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Any) -> tuple[Tensor | None, ...]:
+        rows, winning, winner, scale, inverse, mean = ctx.saved_tensors
+        arriving = rows_of(upstream[0])
+        total, products = norm_pool.backward_sums(arriving, winning, winner)
+        to_weight = (products - mean * total) * inverse
+        more = _from_batch(rows, scale, inverse, mean, total, to_weight) if ctx.batch else None
+        change = norm_pool.backward(rows, arriving, winner, scale, more)
+        return change.permute(0, 3, 1, 2), to_weight, total, None, None, None, None
+
+
 class NormLeaky(torch.autograd.Function):
     """leaky(norm(values))."""
 
@@ -58,9 +88,7 @@ class NormLeaky(torch.autograd.Function):
         ctx: Any, values: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor,
         eps: float, batch: bool, slope: float,
     ) -> Tensor:  # fmt: skip
-        from derts.kernels import residual
-
-        rows = _rows(values)
+        rows = rows_of(values)
         scale, inverse = _folded(weight, mean, variance, eps)
         shift = bias - mean * scale
         if any(ctx.needs_input_grad):
@@ -70,10 +98,8 @@ class NormLeaky(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Any) -> tuple[Tensor | None, ...]:
-        from derts.kernels import residual
-
         rows, scale, shift, inverse, mean = ctx.saved_tensors
-        arriving = _rows(upstream[0])
+        arriving = rows_of(upstream[0])
         total, products = residual.leaky_sums(rows, arriving, scale, shift, ctx.slope)
         to_weight = (products - mean * total) * inverse
         more = _from_batch(rows, scale, inverse, mean, total, to_weight) if ctx.batch else None
@@ -90,9 +116,7 @@ class Join(torch.autograd.Function):
         shortcut_weight: Tensor, shortcut_bias: Tensor, main_norm: Norm, shortcut_norm: Norm,
         slope: float,
     ) -> Tensor:  # fmt: skip
-        from derts.kernels import residual
-
-        first, second = _rows(main), _rows(shortcut)
+        first, second = rows_of(main), rows_of(shortcut)
         norms = (main_norm, shortcut_norm)
         parts = [_folded(n.weight, n.mean, n.variance, n.eps) for n in norms]
         scales = torch.stack([scale for scale, _ in parts])
@@ -108,10 +132,8 @@ class Join(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Any) -> tuple[Tensor | None, ...]:
-        from derts.kernels import residual
-
         main, shortcut, scales, inverses, means, winning, winner = ctx.saved_tensors
-        arriving = _rows(upstream[0])
+        arriving = rows_of(upstream[0])
         total, *products = residual.join_sums(arriving, winning, winner, ctx.slope)
         changes, to_weights = [], []
         for number, rows in enumerate((main, shortcut)):
@@ -130,21 +152,16 @@ class ConvLeaky(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, framed: Tensor, weight: Tensor, shift: Tensor, slope: float) -> Tensor:
-        from derts.kernels import pixel_conv
-
         weights, shift = filters_of_rows(weight), shift.float()
         ctx.save_for_backward(framed, weights, shift)
         ctx.shape, ctx.slope = weight.shape, slope
-        made = pixel_conv.conv_leaky(framed, weights, shift, slope, PIXEL_MEAN, PIXEL_SCALE)
-        return made.permute(0, 3, 1, 2)
+        return pixel_conv.conv_leaky(framed, weights, shift, slope).permute(0, 3, 1, 2)
 
     @staticmethod
     def backward(ctx: Any, *upstream: Any) -> tuple[Tensor | None, ...]:
-        from derts.kernels import pixel_conv
-
         framed, weights, shift = ctx.saved_tensors
         found = pixel_conv.conv_leaky_backward(
-            framed, weights, shift, _rows(upstream[0]), ctx.slope, PIXEL_MEAN, PIXEL_SCALE
+            framed, weights, shift, rows_of(upstream[0]), ctx.slope
         )
         return None, *gradients_of_filters(found, ctx.shape), None
 
@@ -157,16 +174,12 @@ class JoinPixels(torch.autograd.Function):
         ctx: Any, main: Tensor, framed: Tensor, weight: Tensor, shift: Tensor, main_weight: Tensor,
         main_bias: Tensor, norm: Norm, slope: float,
     ) -> Tensor:  # fmt: skip
-        from derts.kernels import pixel_join
-
-        rows = _rows(main)
+        rows = rows_of(main)
         scale, inverse = _folded(main_weight, norm.mean, norm.variance, norm.eps)
         added = main_bias - norm.mean * scale + shift
         colours = F.pad(weight.float().T, (0, 0, 0, 3 - weight.shape[1])).contiguous()
         keep = any(ctx.needs_input_grad)
-        pooled, winning, winner = pixel_join.join(
-            rows, framed, scale, colours, added, slope, keep, PIXEL_MEAN, PIXEL_SCALE
-        )
+        pooled, winning, winner = pixel_join.join(rows, framed, scale, colours, added, slope, keep)
         if keep:
             ctx.save_for_backward(rows, framed, scale, inverse, norm.mean, winning, winner)
         ctx.channels, ctx.batch, ctx.slope = weight.shape[1], norm.batch, slope
@@ -174,12 +187,10 @@ class JoinPixels(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Any) -> tuple[Tensor | None, ...]:
-        from derts.kernels import pixel_join, residual
-
         rows, framed, scale, inverse, mean, winning, winner = ctx.saved_tensors
-        arriving = _rows(upstream[0])
+        arriving = rows_of(upstream[0])
         total, products, *colours = pixel_join.join_sums(
-            framed, arriving, winning, winner, ctx.slope, PIXEL_MEAN, PIXEL_SCALE
+            framed, arriving, winning, winner, ctx.slope
         )
         to_norm = (products - mean * total) * inverse
         more = _from_batch(rows, scale, inverse, mean, total, to_norm) if ctx.batch else None

@@ -1,0 +1,121 @@
+"""All that makes a learner fast: precision, kernels, compilation, patch sums, recorded updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor, nn
+
+from derts.data.table import ImageTable
+from derts.hardware import fast_math, send
+from derts.kernels import usable_on
+from derts.kernels.fused_cnn4 import can_fuse_cnn4, fused_cnn4
+from derts.kernels.fused_resnet12 import can_fuse_resnet12, fused_resnet12
+from derts.kernels.patch_sums import PatchSums, kernels_know
+from derts.models import CNN4, ResNet12
+from derts.models.embedding import Embedding
+
+MEMORY_FOR_TWO = 100 << 30
+MOST_IMAGES = 256  # of a task, for the kernel of inner products
+
+
+class FastEmbedding(Embedding):
+    """A backbone on a device: by kernels in bfloat16 on an NVIDIA GPU, else compiled or plain."""
+
+    def __init__(
+        self, backbone: nn.Module, device: torch.device, precision: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__(backbone)
+        self.device = device
+        self.precision = precision
+        self.kernels = precision == torch.bfloat16 and usable_on(device)
+        self._known: PatchSums | None = None
+        self._compiled: Callable[[Tensor], Tensor] | None = None
+        self._compiled_tasks = 0
+
+    @property
+    def by_kernels(self) -> bool:
+        """Whether kernels were written for the backbone and can run."""
+        return self.kernels and isinstance(self.backbone, CNN4 | ResNet12)
+
+    def compile_for(self, tasks: int, dtype: torch.dtype) -> None:
+        """Compile the backbone for training meta-batches of `tasks` tasks.
+
+        Other sizes, evaluation among them, take the plain path rather than compile anew.
+        """
+        # each learner compiles its own code; without this the ninth in a process would not compile
+        torch.compiler.reset()
+
+        def run(images: Tensor) -> Tensor:
+            return self.run(self.backbone, images, dtype)
+
+        self._compiled, self._compiled_tasks = torch.compile(run, dynamic=False), tasks
+
+    def __call__(
+        self, images: Tensor, dtype: torch.dtype, products: Tensor | None = None
+    ) -> Tensor:
+        flat = images.flatten(0, 1)
+        usual = self.backbone.training and len(images) == self._compiled_tasks
+        if self.kernels and can_fuse_cnn4(self.backbone, images.shape[2:]):
+            from derts.kernels.operations import KernelOperations
+
+            found = fused_cnn4(self.backbone, flat, KernelOperations(), products).to(dtype)
+        elif self.kernels and can_fuse_resnet12(self.backbone):
+            from derts.kernels.operations import KernelOperations
+
+            operations, kind = KernelOperations(), torch.bfloat16
+            found = fused_resnet12(self.backbone, flat, operations, kind, products).to(dtype)
+        elif usual and self._compiled is not None:
+            found = self._compiled(flat)
+        else:
+            found = self.run(self.backbone, flat, dtype)
+        return found.reshape(*images.shape[:2], -1)
+
+    def products_of(self, table: ImageTable, indices: Tensor) -> Tensor | None:
+        """Patch products of the images at indices [...], where `know` made those of their table."""
+        if self._known is None or self._known.table is not table:
+            return None
+        return self._known.of(send(indices, self.device))
+
+    def knows(self, table: ImageTable) -> bool:
+        """Whether updates on these images are faster where their patch products are known."""
+        if not self.kernels:
+            return False
+        shape = table.image_shape
+        return can_fuse_cnn4(self.backbone, shape) or (
+            can_fuse_resnet12(self.backbone) and kernels_know(shape)
+        )
+
+    def know(self, table: ImageTable) -> None:
+        if self.knows(table) and PatchSums.worthwhile(table):
+            from derts.kernels.operations import KernelOperations
+
+            self._known = PatchSums(table, KernelOperations())
+
+    def inner_products(
+        self, features: Tensor, rows: Tensor, support: int, tasks_at_once: int
+    ) -> Tensor:
+        if not self.kernels or rows.shape[1] > MOST_IMAGES:
+            return super().inner_products(features, rows, support, tasks_at_once)
+        from derts.kernels.inner_products import inner_products
+
+        return inner_products(features, rows, support)
+
+    def captures(self, table: ImageTable) -> bool:
+        """Whether to record updates as CUDA graphs: these images are, or come, to the GPU.
+
+        A ResNet-12 needs memory for a recorded update beside one that is not. Either may take
+        40 GB for 3,200 images of 84×84.
+        """
+        if not self.kernels or table.gathers_to != self.device:
+            return False
+        if can_fuse_resnet12(self.backbone):
+            total: int = torch.cuda.get_device_properties(self.device).total_memory
+            return total >= MEMORY_FOR_TWO
+        return can_fuse_cnn4(self.backbone, table.image_shape)
+
+    def fast_math(self) -> AbstractContextManager[None]:
+        # trying out algorithms pays for batches of one size; pools and candidates come in any
+        return fast_math(self.device, tune=not self.by_kernels)

@@ -1,0 +1,88 @@
+"""How images go through a backbone: the plain way, which every faster one stands in for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from derts.data.table import ImageTable
+
+PIXEL_MEAN, PIXEL_SCALE = 116.0, 64.0
+"""One fixed shift and scale for all data sets: nothing to store with a model or to get wrong."""
+
+
+def normalised(images: Tensor, dtype: torch.dtype) -> Tensor:
+    """uint8 [n, height, width, channels] -> float [n, channels, height, width], channels last.
+
+    >>> normalised(torch.tensor([[[[116, 180]]]], dtype=torch.uint8), torch.float32).flatten()
+    tensor([0., 1.])
+    """
+    return (images.permute(0, 3, 1, 2).to(dtype) - PIXEL_MEAN) / PIXEL_SCALE
+
+
+class Embedding:
+    """uint8 images -> features, by torch's own operations in the precision of the parameters.
+
+    A learner owns one and asks nothing else about speed: `derts.kernels.fast_embedding` has the
+    one that trainers put in its place. `preprocess` stands in for `normalised` where a backbone
+    wants other inputs.
+    """
+
+    precision: torch.dtype = torch.float32
+
+    def __init__(
+        self, backbone: nn.Module, preprocess: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
+        self.backbone = backbone
+        self.preprocess = preprocess
+
+    def __call__(
+        self, images: Tensor, dtype: torch.dtype, products: Tensor | None = None
+    ) -> Tensor:
+        """uint8 [T, n, height, width, channels] -> features [T, n, dim] of a dtype.
+
+        `products` is what `products_of` told about the images.
+        """
+        found = self.run(self.backbone, images.flatten(0, 1), dtype)
+        return found.reshape(*images.shape[:2], -1)
+
+    def run(
+        self, network: Callable[[Tensor], Tensor], images: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        """Images [n, height, width, channels] through any network, in the chosen precision."""
+        bfloat16 = self.precision == torch.bfloat16
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=bfloat16):
+            return network(self.inputs(images, self.precision if bfloat16 else dtype)).to(dtype)
+
+    def inputs(self, images: Tensor, dtype: torch.dtype) -> Tensor:
+        """What a network takes."""
+        return self.preprocess(images) if self.preprocess else normalised(images, dtype)
+
+    def products_of(self, table: ImageTable, indices: Tensor) -> Tensor | None:
+        """Something known about the images at indices [...] that makes embedding them faster."""
+
+    def inner_products(
+        self, features: Tensor, rows: Tensor, support: int, tasks_at_once: int
+    ) -> Tensor:
+        """[T, m, support]: products of each task's features, at rows [T, m] of features [n, dim],
+        with those of its first `support` images.
+        """
+        products = []
+        for some in rows.split(tasks_at_once):
+            chosen = features[some]
+            products.append(chosen @ chosen[:, :support].transpose(1, 2))
+        return torch.cat(products)
+
+    def captures(self, table: ImageTable) -> bool:
+        """Whether to record updates on these images as CUDA graphs."""
+        return False
+
+    def know(self, table: ImageTable) -> None:
+        """Prepare `products_of` for a table that updates draw from, where it pays."""
+
+    def fast_math(self) -> AbstractContextManager[None]:
+        """What training and evaluation run within."""
+        return nullcontext()
