@@ -43,9 +43,7 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
     smoothing            share of each query target that training spreads evenly over all classes
     per_task_statistics  BatchNorm normalises each task of a training batch by itself
     embedding            how images go through the backbone; all that makes it fast is there
-
-    `embeds` says whether `features` is a real embedding that does not depend on the task, so
-    that each different image needs to be embedded only once per pool.
+    embeds               features do not depend on the task: each image is embedded once per pool
     """
 
     embeds = True
@@ -73,10 +71,7 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         return next(self.parameters()).dtype
 
     def features(self, images: Tensor, products: Tensor | None = None) -> Tensor:
-        """uint8 [T, n, height, width, channels] -> features [T, n, dim].
-
-        `products` is what the embedding knows of these images, if anything.
-        """
+        """uint8 [T, n, height, width, channels], and what is known of them -> [T, n, dim]."""
         if self.per_task_statistics:
             set_groups(self.backbone, len(images))
         return self.embedding(send(images, self.device), self.dtype, products)

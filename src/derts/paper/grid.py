@@ -13,6 +13,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from derts.errors import DertsError
+from derts.memory import keep_freed_memory
 from derts.paper.board import Board
 from derts.paper.job import Job
 from derts.paper.running import Ending, Worker
@@ -203,6 +204,7 @@ def _work(pipe: Connection, device: str, workers: int) -> None:
     """A worker process: takes jobs from the pipe until it is closed."""
     import torch
 
+    keep_freed_memory()
     torch.set_num_threads(max(1, torch.get_num_threads() // workers))
     worker = Worker(device)
     with stop_requests() as stopping:

@@ -11,6 +11,7 @@ from typing import Any
 
 from derts.errors import DertsError
 from derts.files import write_atomically
+from derts.memory import keep_freed_memory
 from derts.paper.board import Board
 from derts.paper.grid import Endings
 from derts.paper.job import Job, point_file
@@ -25,6 +26,7 @@ class Remote:
     """What runs on a node: one worker, on the GPU that Ray gave it or on the CPU."""
 
     def __init__(self) -> None:
+        keep_freed_memory()
         self.worker = Worker("auto")
 
     def node(self) -> str:

@@ -90,21 +90,20 @@ class CapturedUpdate:
         else:
             self.arrived.take(pool)
         for name in names:
-            values = getattr(pool, name)
-            getattr(self.pool, name).copy_(
-                values.pin_memory() if values.device.type == "cpu" else values, non_blocking=True
-            )
+            getattr(self.pool, name).copy_(_pinned(getattr(pool, name)), non_blocking=True)
         self.forward.replay()
         weights = weigh(self.losses)
         if weights is None:
             self.weights.fill_(1.0)
         else:
-            if weights.device.type == "cpu":
-                weights = weights.pin_memory()
-            self.weights.copy_(weights, non_blocking=True)
+            self.weights.copy_(_pinned(weights), non_blocking=True)
         self.backward.replay()
         outcome = Outcome(self.loss.clone(), self.losses.clone(), self.accuracies.clone())
         return outcome, self.numbers.clone()
+
+
+def _pinned(values: torch.Tensor) -> torch.Tensor:
+    return values.pin_memory() if values.device.type == "cpu" else values
 
 
 class Arrived:

@@ -42,25 +42,3 @@ def place_table(
     elif not limit or images.images.nbytes < limit:
         return images
     return StreamedTable.of(images, device)
-
-
-class PlacedTables:
-    """Tables that stay where `place_table` put them the first time they were asked for.
-
-    >>> table = ImageTable(torch.zeros(2, 8, 8, 3, dtype=torch.uint8), torch.tensor([0, 1]),
-    ...                    ("cat", "dog"))
-    >>> placed = PlacedTables(torch.device("cpu"))
-    >>> placed(table) is placed(table)
-    True
-    """
-
-    def __init__(self, device: torch.device, hardware: HardwareConfig | None = None) -> None:
-        self.device, self.hardware = device, hardware
-        self._found: dict[int, tuple[ImageTable, ImageTable]] = {}
-
-    def __call__(self, images: ImageTable) -> ImageTable:
-        """The table where the arithmetic runs."""
-        if id(images) not in self._found:  # the given table is held, too: its id stays its own
-            placed = place_table(images, self.device, self.hardware)
-            self._found[id(images)] = images, placed
-        return self._found[id(images)][1]
