@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from derts.paper.job import Folders, Job, make_jobs
-from derts.paper.recipe import cells, keep_only, read_recipe
-from derts.paper.scale import Scale, parse_datasets
+from derts.paper.cells import cells, keep_only, read_recipe
+from derts.paper.recipes import Scale, parse_datasets
+from derts.paper.runs import GridRun, make_runs
 
 TINY: dict[str, Any] = {
     "meta_batch": 2,
-    "tasks": {"query": 3, "turned": False},
+    "tasks": {"query": 3},
     "model": {"width": 2},
+    "augment": {"horizontal_flip": False, "translation": 0},
     "learner": {"distance_divisor": 4.0},
     "strategy": {"pool": 8},
     "evaluation": {"tasks": 4, "query": 2},
@@ -26,10 +27,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def protonet_jobs(tiny: None, tmp_path: Path) -> list[Job]:
-    """Random, paper and derts of table 1, ten updates each, warm-up of two, one seed."""
+def protonet_runs(tiny: None, tmp_path: Path) -> list[GridRun]:
+    """Random, paper and derts of table 1, ten updates each, warm-up of none, one seed."""
     only = ["dataset=mini", "shot=5", "learner=protonet", "strategy=random,strategy=derts"]
     found = keep_only(cells("table1"), [*only, "strategy=paper"])
-    scale = Scale(parse_datasets(["glyphs"]), 0.001)
-    jobs = make_jobs(found, [0], scale, Folders(tmp_path))
-    return list(jobs.values())
+    return list(make_runs(found, [0], Scale(parse_datasets(["glyphs"]), 0.001), tmp_path).values())

@@ -12,8 +12,8 @@ import pytest
 
 from derts.errors import DertsError
 from derts.paper.board import Board
-from derts.paper.job import Job, point_file
-from derts.paper.on_ray import Remote, absolute, run_on_ray, write_files
+from derts.paper.on_ray import RemoteWorker, absolute, run_on_ray, write_files
+from derts.paper.runs import GridRun, point_file
 from derts.training.run import open_trainer
 from derts.training.run_folder import Run
 
@@ -43,33 +43,34 @@ def two_nodes() -> Iterator[Any]:
 class Watched(Board):
     """Remembers which runs were begun again."""
 
-    again: list[Job]
+    again: list[GridRun]
 
-    def waits_again(self, job: Job, why: str) -> None:
-        self.again.append(job)
-        super().waits_again(job, why)
+    def waits_again(self, run: GridRun, why: str) -> None:
+        self.again.append(run)
+        super().waits_again(run, why)
 
 
+@pytest.mark.slow
 def test_runs_of_a_killed_node_finish_on_the_other(
-    two_nodes: Any, protonet_jobs: list[Job]
+    two_nodes: Any, protonet_runs: list[GridRun]
 ) -> None:
     cluster, second = two_nodes
-    jobs = [
+    runs = [
         replace(
-            job,
-            config=replace(job.config, updates=300, validate_every=100, checkpoint_every=10),
+            run,
+            config=replace(run.config, updates=300, validate_every=100, checkpoint_every=10),
             until=300,
             points=(300,),
         )
-        for job in protonet_jobs
+        for run in protonet_runs
     ]
-    board = Watched(jobs, None)
+    board = Watched(runs, None)
     board.again = []
 
     def kill_when_both_are_at_work() -> None:
         deadline = time.monotonic() + 400  # a busy machine
         while time.monotonic() < deadline:
-            logs = [job.folder / "events.jsonl" for job in jobs]
+            logs = [run.folder / "events.jsonl" for run in runs]
             if sum(log.exists() and '"update": 30,' in log.read_text() for log in logs) >= 2:
                 break
             time.sleep(0.05)
@@ -77,11 +78,11 @@ def test_runs_of_a_killed_node_finish_on_the_other(
 
     killer = threading.Thread(target=kill_when_both_are_at_work)
     killer.start()
-    endings = run_on_ray(jobs, board)
+    endings = run_on_ray(runs, board)
     killer.join()
-    assert sorted(map(str, endings.finished)) == sorted(map(str, jobs))
+    assert sorted(map(str, endings.finished)) == sorted(map(str, runs))
     assert not endings.failed
-    assert all(point_file(job.folder, 300).is_file() for job in jobs)
+    assert all(point_file(run.folder, 300).is_file() for run in runs)
     assert len(board.again) == 1
     events = Run.open(board.again[0].folder).events()
     begun = [event["update"] for event in events if event["event"] == "start"]
@@ -89,28 +90,30 @@ def test_runs_of_a_killed_node_finish_on_the_other(
 
 
 def test_a_run_comes_back_whole_from_a_node_with_a_file_system_of_its_own(
-    protonet_jobs: list[Job], tmp_path: Path
+    protonet_runs: list[GridRun], tmp_path: Path
 ) -> None:
-    job = protonet_jobs[0]
-    remote = Remote()
-    assert remote.run(job)[0] == "finished"
+    run = protonet_runs[0]
+    remote = RemoteWorker()
+    assert remote.do(run)[0] == "finished"
     copy = tmp_path / "copy"
-    write_files(copy, remote.files(job.folder))
-    assert (copy / "result.json").read_bytes() == (job.folder / "result.json").read_bytes()
-    assert open_trainer(copy).update == job.until
+    write_files(copy, remote.files(run.folder))
+    assert (copy / "result.json").read_bytes() == (run.folder / "result.json").read_bytes()
+    assert open_trainer(copy).update == run.until
 
 
-def test_paths_mean_the_same_in_another_folder(protonet_jobs: list[Job], in_folder: Path) -> None:
-    job = protonet_jobs[0]
-    near = replace(job, folder=Path("run"), config=replace(job.config, data="store"))
+def test_paths_mean_the_same_in_another_folder(
+    protonet_runs: list[GridRun], in_folder: Path
+) -> None:
+    run = protonet_runs[0]
+    near = replace(run, folder=Path("run"), config=replace(run.config, data="store"))
     far = absolute(near)
     assert (far.folder, far.config.data) == (in_folder / "run", str(in_folder / "store"))
-    assert absolute(job).config.data == "glyphs"
+    assert absolute(run).config.data == "glyphs"
 
 
 def test_without_ray_there_is_one_line(
-    protonet_jobs: list[Job], monkeypatch: pytest.MonkeyPatch
+    protonet_runs: list[GridRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(DertsError, match=r"--on ray needs Ray: pip install 'derts\[ray\]'"):
-        run_on_ray(protonet_jobs, Board(protonet_jobs, None))
+        run_on_ray(protonet_runs, Board(protonet_runs, None))

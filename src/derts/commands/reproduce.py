@@ -48,7 +48,7 @@ class ReproduceOptions:
     """Multiplies updates, warm-up and evaluation points: 0.1 for a quick look."""
     preset: Annotated[tuple[str, ...], unset("NAME [NAME …]")] = ()
     """Presets of derts train on top of the recipes: gpu for bfloat16 and the fastest kernels,
-    augment for images mirrored and moved."""
+    augment for random flips and translations, rotated for classes that are rotated as well."""
     dry_run: bool = False
     """Only list every cell with its estimated time."""
     report: bool = False
@@ -89,9 +89,9 @@ def reproduce(arguments: Sequence[str]) -> None:
             "--from reports nothing but what it names, --known adds to run folders: give one"
         )
 
+    from derts.paper.cells import chosen_names
     from derts.paper.experiment import Experiment
-    from derts.paper.recipe import chosen_names
-    from derts.paper.scale import Scale, parse_datasets
+    from derts.paper.recipes import Scale, parse_datasets
 
     scale = Scale(parse_datasets(options.dataset), options.updates_scale, options.preset)
     names = chosen_names(options.names)
@@ -114,7 +114,7 @@ def reproduce(arguments: Sequence[str]) -> None:
 
 def _show_plan(experiment: Experiment, devices: Sequence[str]) -> None:
     from derts.paper.grid import find_devices
-    from derts.paper.planning import duration, plan_rows
+    from derts.paper.runs import duration, plan_rows
 
     found = find_devices(devices)
     planned = experiment.plan(found[0])
@@ -132,21 +132,22 @@ def _show_plan(experiment: Experiment, devices: Sequence[str]) -> None:
 
 def _run(experiment: Experiment, options: ReproduceOptions) -> None:
     from derts.data import open_data
+    from derts.files import locked
     from derts.paper.board import board
-    from derts.paper.grid import alone_in, find_devices, run_grid
+    from derts.paper.grid import find_devices, run_grid
 
-    jobs = experiment.to_run()
-    if not jobs:
+    runs = experiment.to_run()
+    if not runs:
         return
-    with alone_in(options.out), board(jobs, options.quiet) as shown:
+    with locked(options.out), board(runs, options.quiet) as shown:
         if options.on == "ray":
             from derts.paper.on_ray import run_on_ray
 
-            endings = run_on_ray(jobs, shown)
+            endings = run_on_ray(runs, shown)
         else:
-            for data in dict.fromkeys(job.config.data for job in jobs):
+            for data in dict.fromkeys(run.config.data for run in runs):
                 open_data(data)  # one line for what would fail in every run
-            endings = run_grid(jobs, find_devices(options.devices), shown)
+            endings = run_grid(runs, find_devices(options.devices), shown)
     if endings.stopped or not endings.finished:
         endings.check()
     if endings.failed:

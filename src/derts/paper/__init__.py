@@ -1,10 +1,10 @@
 """The paper, to be run again: its numbers, its recipes, its tables.
 
-paper        the paper's numbers             recipes/   grids and settings, as TOML
-recipe       a name -> cells                 scale      fewer updates, other data
-job          a cell and a seed -> a run      running    one run, resumable
-grid         many runs, on GPUs or CPUs      on_ray     many runs, on a cluster
-planning     what is left, and how long      board      how far they are
-outcomes     run folders -> numbers          report     numbers -> tables
-experiment   what one command asks for       curves, case_study   figures
+paper.json  the paper's numbers          recipes/    grids and settings, as TOML
+cells       a table's name -> cells      recipes     a cell and a seed -> a config
+runs        configs -> runs, with their folders and what is left to do
+grid        runs on this machine         on_ray      runs on a Ray cluster      board   how far
+collect     run folders and result files -> numbers of cells
+report      numbers -> tables            figures     curves and the case study's pictures
+experiment  what one command asks for
 """

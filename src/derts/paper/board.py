@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
-from derts.paper.job import Job
+from derts.paper.runs import GridRun
 from derts.progress import clock_text
 
 if TYPE_CHECKING:
@@ -19,10 +19,9 @@ RECENT = 8
 
 
 @dataclass
-class Line:
-    """A run as the board shows it."""
+class BoardLine:
+    """A run as the board shows it; `first` updates were there before this command."""
 
-    job: Job
     state: str = "waiting"
     update: int = 0
     first: int = 0
@@ -30,60 +29,59 @@ class Line:
     started: float = 0.0
     ended: float = 0.0
 
-    @property
-    def left(self) -> int:
-        """Updates still to be made."""
-        return max(0, self.job.until - self.update)
-
 
 @dataclass
 class Board:
     """Hears what happens to the runs."""
 
-    jobs: Sequence[Job]
+    runs: Sequence[GridRun]
     stream: TextIO | None
-    lines: dict[Job, Line] = field(default_factory=dict)
+    lines: dict[GridRun, BoardLine] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        self.lines = {job: Line(job) for job in self.jobs}
+        self.lines = {run: BoardLine() for run in self.runs}
 
-    def started(self, job: Job, where: str) -> None:
-        line = self.lines[job]
-        line.state, line.note, line.started = "running", where, time.monotonic()
+    def started(self, run: GridRun, where: str) -> None:
+        self.lines[run] = BoardLine("running", note=where, started=time.monotonic())
 
-    def advanced(self, job: Job, count: int, note: str | None) -> None:
-        line = self.lines[job]
+    def advanced(self, run: GridRun, count: int, note: str | None) -> None:
+        line = self.lines[run]
         line.first = count if note is None and not line.update else line.first
         line.update += count
         line.note = note or line.note
 
-    def ended(self, job: Job, state: str, note: str) -> None:
-        line = self.lines[job]
+    def ended(self, run: GridRun, state: str, note: str) -> None:
+        line = self.lines[run]
         line.state, line.note, line.ended = state, note, time.monotonic()
-        if state == "finished":
-            line.update = job.until
-        if self.stream is not None:
-            taken = clock_text(line.ended - line.started)
-            said = f": {note}" if note else ""
-            text = f"{self.summary()}; {state} {job}, {line.update} updates in {taken}{said}"
-            print(text, file=self.stream, flush=True)
+        line.update = run.until if state == "finished" else line.update
+        taken = clock_text(line.ended - line.started)
+        self._say(
+            f"{state} {run}, {line.update} updates in {taken}" + (f": {note}" if note else "")
+        )
 
-    def waits_again(self, job: Job, why: str) -> None:
+    def waits_again(self, run: GridRun, why: str) -> None:
         """A run goes back to the queue."""
-        self.lines[job] = Line(job, note=why)
+        self.lines[run] = BoardLine(note=why)
+        self._say(f"again {run}: {why}")
+
+    def _say(self, text: str) -> None:
         if self.stream is not None:
-            print(f"{self.summary()}; again {job}: {why}", file=self.stream, flush=True)
+            print(f"{self.summary()}; {text}", file=self.stream, flush=True)
 
     def summary(self) -> str:
         """Runs done, and the time that the rest should take."""
-        lines = list(self.lines.values())
-        over = sum(line.state in ("finished", "failed", "stopped") for line in lines)
-        made = sum(line.update - line.first for line in lines)
-        left = sum(line.left for line in lines if line.state in ("waiting", "running"))
+        pairs = list(self.lines.items())
+        over = sum(line.state in ("finished", "failed", "stopped") for _, line in pairs)
+        made = sum(line.update - line.first for _, line in pairs)
+        left = sum(
+            max(0, run.until - line.update)
+            for run, line in pairs
+            if line.state in ("waiting", "running")
+        )
         elapsed = time.monotonic() - self.began
         rest = f", {clock_text(elapsed / made * left)} left" if made and left else ""
-        return f"{over}/{len(lines)} runs{rest}"
+        return f"{over}/{len(pairs)} runs{rest}"
 
     def table(self) -> Table:
         """Running and lately ended runs, as a rich table."""
@@ -95,34 +93,30 @@ class Board:
         table.add_column("run", overflow="fold")
         for name in ("state", "updates", "time", ""):
             table.add_column(name, no_wrap=True)
-        lines = list(self.lines.values())
-        ended = sorted((line for line in lines if line.ended), key=lambda line: line.ended)
-        running = [line for line in lines if line.state == "running"]
-        for line in (*ended[-RECENT:], *running):
+        pairs = list(self.lines.items())
+        ended = sorted((pair for pair in pairs if pair[1].ended), key=lambda pair: pair[1].ended)
+        running = [pair for pair in pairs if pair[1].state == "running"]
+        for run, line in (*ended[-RECENT:], *running):
             taken = clock_text((line.ended or time.monotonic()) - line.started)
+            state = Text(line.state, styles.get(line.state, ""))
             table.add_row(
-                Text(str(line.job)),
-                Text(line.state, styles.get(line.state, "")),
-                f"{line.update}/{line.job.until}",
-                taken,
-                Text(line.note),
+                Text(str(run)), state, f"{line.update}/{run.until}", taken, Text(line.note)
             )
         return table
 
 
 @contextmanager
-def board(jobs: Sequence[Job], quiet: bool, stream: TextIO | None = None) -> Iterator[Board]:
+def board(runs: Sequence[GridRun], quiet: bool, stream: TextIO | None = None) -> Iterator[Board]:
     """A board on standard error, live where that is a terminal."""
     stream = sys.stderr if stream is None else stream
     if quiet or not stream.isatty():
-        yield Board(jobs, None if quiet else stream)
+        yield Board(runs, None if quiet else stream)
         return
     from rich.console import Console
     from rich.live import Live
 
-    shown = Board(jobs, None)
-    with Live(
-        get_renderable=shown.table, console=Console(file=stream), refresh_per_second=2
-    ) as live:
+    shown = Board(runs, None)
+    console = Console(file=stream)
+    with Live(get_renderable=shown.table, console=console, refresh_per_second=2) as live:
         yield shown
         live.refresh()

@@ -11,23 +11,20 @@ from typing import Any
 
 from derts.errors import DertsError
 from derts.files import write_atomically
-from derts.memory import keep_freed_memory
 from derts.paper.board import Board
-from derts.paper.grid import Endings
-from derts.paper.job import Job, point_file
-from derts.paper.running import Ending, Worker
+from derts.paper.grid import Ending, Endings, GridWorker
+from derts.paper.runs import GridRun, point_file
 from derts.training.run import stop_requests
 
 TRIES = 4  # of a run whose node or process is lost
 PATIENCE = 600  # seconds to wait for a worker when there is none at all
 
 
-class Remote:
+class RemoteWorker:
     """What runs on a node: one worker, on the GPU that Ray gave it or on the CPU."""
 
     def __init__(self) -> None:
-        keep_freed_memory()
-        self.worker = Worker("auto")
+        self.worker = GridWorker("auto")
 
     def node(self) -> str:
         """Says that the worker is there, and where."""
@@ -35,13 +32,9 @@ class Remote:
 
         return platform.node()
 
-    def run(self, job: Job) -> tuple[Ending, str]:
-        """Do a job in its folder, here or on a file system that all nodes share."""
-
-        def advance(count: int = 1, note: str | None = None) -> None:
-            pass
-
-        return self.worker.run(job, advance, lambda: False)
+    def do(self, run: GridRun) -> tuple[Ending, str]:
+        """Train a run in its folder, here or on a file system that all nodes share."""
+        return self.worker.do(run, lambda count=1, note=None: None, lambda: False)
 
     def files(self, folder: Path) -> dict[str, bytes]:
         """A run folder's files, for a driver that does not see this file system."""
@@ -50,28 +43,28 @@ class Remote:
 
 
 @dataclass
-class Cluster:
+class RayCluster:
     """Workers of a cluster: starting, idle or busy."""
 
     ray: Any
     make: Callable[[], Any]
     starting: dict[Any, Any] = field(default_factory=dict)
     idle: list[tuple[Any, str]] = field(default_factory=list)
-    busy: dict[Any, tuple[Any, str, Job]] = field(default_factory=dict)
+    busy: dict[Any, tuple[Any, str, GridRun]] = field(default_factory=dict)
 
     def add(self) -> None:
         """Ask for one more worker; it is used once it has answered."""
         actor = self.make()
         self.starting[actor.node.remote()] = actor
 
-    def submit(self, job: Job) -> str:
-        """Give a job to an idle worker; where that is."""
+    def submit(self, run: GridRun) -> str:
+        """Give a run to an idle worker; where that is."""
         actor, node = self.idle.pop()
-        self.busy[actor.run.remote(job)] = actor, node, job
+        self.busy[actor.do.remote(run)] = actor, node, run
         return node
 
     def ready(self, seconds: float) -> list[Any]:
-        """Answers that have come, of workers and of jobs."""
+        """Answers that have come, of workers and of runs."""
         waiting = [*self.starting, *self.busy]
         found: list[Any] = self.ray.wait(waiting, num_returns=len(waiting), timeout=seconds)[0]
         return found
@@ -83,19 +76,19 @@ class Cluster:
             self.ray.kill(actor)
 
 
-def run_on_ray(jobs: Sequence[Job], board: Board) -> Endings:
-    """Do all jobs on the cluster that RAY_ADDRESS names, or that this machine belongs to."""
+def run_on_ray(runs: Sequence[GridRun], board: Board) -> Endings:
+    """Do all runs on the cluster that RAY_ADDRESS names, or that this machine belongs to."""
     ray = _connect()
     resources = ray.cluster_resources()
     gpus = int(resources.get("GPU", 0))
-    workers = min(len(jobs), gpus or int(resources.get("CPU", 1)))
-    kind = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0)(Remote)
-    cluster = Cluster(ray, kind.remote)
+    workers = min(len(runs), gpus or int(resources.get("CPU", 1)))
+    kind = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0)(RemoteWorker)
+    cluster = RayCluster(ray, kind.remote)
     for _ in range(workers):
         cluster.add()
     try:
         with stop_requests() as stopping:
-            return _drive(cluster, jobs, board, stopping)
+            return _drive(cluster, runs, board, stopping)
     finally:
         cluster.kill()
 
@@ -118,19 +111,19 @@ def _connect() -> Any:
 
 
 def _drive(
-    cluster: Cluster, jobs: Sequence[Job], board: Board, stopping: Callable[[], bool]
+    cluster: RayCluster, runs: Sequence[GridRun], board: Board, stopping: Callable[[], bool]
 ) -> Endings:
-    ours = {absolute(job): job for job in jobs}
+    ours = {absolute(run): run for run in runs}
     waiting, endings = deque(ours), Endings()
-    tries: Counter[Job] = Counter()
+    tries: Counter[GridRun] = Counter()
     last_sign = time.monotonic()
     while waiting or cluster.busy:
         if stopping():
             endings.stopped = True
             return endings
         while cluster.idle and waiting:
-            job = waiting.popleft()
-            board.started(ours[job], cluster.submit(job))
+            run = waiting.popleft()
+            board.started(ours[run], cluster.submit(run))
         for answer in cluster.ready(1.0):
             lost = _hear(cluster, answer, ours, board, endings)
             if lost is not None:
@@ -152,9 +145,9 @@ def _drive(
 
 
 def _hear(
-    cluster: Cluster, answer: Any, ours: dict[Job, Job], board: Board, endings: Endings
-) -> Job | None:
-    """Take one answer; the job that it shows to be lost, if any."""
+    cluster: RayCluster, answer: Any, ours: dict[GridRun, GridRun], board: Board, endings: Endings
+) -> GridRun | None:
+    """Take one answer; the run that it shows to be lost, if any."""
     errors = cluster.ray.exceptions.RayError
     if answer in cluster.starting:
         actor = cluster.starting.pop(answer)
@@ -163,35 +156,35 @@ def _hear(
         except errors:
             cluster.add()
         return None
-    actor, node, job = cluster.busy.pop(answer)
+    actor, node, run = cluster.busy.pop(answer)
     try:
         ending, note = cluster.ray.get(answer)
-        if ending == "finished" and not point_file(job.folder, job.until).exists():
-            write_files(job.folder, cluster.ray.get(actor.files.remote(job.folder)))
+        if ending == "finished" and not point_file(run.folder, run.until).exists():
+            write_files(run.folder, cluster.ray.get(actor.files.remote(run.folder)))
     except errors:
         cluster.add()
-        return job
+        return run
     cluster.idle.append((actor, node))
-    endings.note(ours[job], ending, note, board)
+    endings.note(ours[run], ending, note, board)
     return None
 
 
 def write_files(folder: Path, files: dict[str, bytes]) -> None:
-    """What `Remote.files` read; the results last, as they say that a run is whole."""
+    """What `RemoteWorker.files` read; the results last, as they say that a run is whole."""
     for name, content in sorted(files.items(), key=lambda item: item[0].startswith("result")):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
 
 
-def absolute(job: Job) -> Job:
-    """The same job with paths that mean the same in another process's folder."""
-    data = job.config.data
+def absolute(run: GridRun) -> GridRun:
+    """The same run with paths that mean the same in another process's folder."""
+    data = run.config.data
     if data != "glyphs":
         data = str(Path(data).resolve())
     return replace(
-        job,
-        config=replace(job.config, data=data),
-        folder=job.folder.resolve(),
-        warmup=job.warmup.resolve(),
+        run,
+        config=replace(run.config, data=data),
+        folder=run.folder.resolve(),
+        warmup=run.warmup.resolve(),
     )

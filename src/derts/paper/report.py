@@ -1,261 +1,244 @@
-"""Ours beside the paper's: rows of a table, as Markdown, HTML and text for a terminal."""
+"""Ours beside the paper's: rows for settings, columns for strategies."""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from derts.paper.outcomes import Outcome, Outcomes
-from derts.paper.recipe import Cell, Setting, cells
+from derts.paper.cells import Cell, Setting, cells, read_recipe
+from derts.paper.collect import CellResult, Results, load_results
 from derts.statistics import over_seeds, paired_difference
 
-HEADING = (
-    "setting", "learner", "strategy", "training", "paper", "ours", "ours − random", "seeds",
-    "updates", "s/update",
-)  # fmt: skip
-OURS = HEADING.index("ours")
-NOT_RUN = "not run"
-Verdict = Literal["at least theirs", "below", "no comparison", "not run"]
-
+COLUMNS = {
+    "random": "random",
+    "random-votes": "random + votes",
+    "paper": "the paper's rule",
+    "derts": "derts",
+    "us": "US",
+    "ats": "ATS",
+}
+"""Strategies as tables show them. The first four are in every table."""
+ALWAYS = 4
+NOT_RUN, SAME_AS_RANDOM = "not run", "= random"
 LEGEND = {
     "accuracy": (
-        "Accuracy in % on clean test tasks of classes never trained on; ± is the 95% interval, in "
-        "the paper's column over test tasks of one run, in ours over seeds (Student's t, none for "
-        "a single seed). Differences are paired by seed. Green: ours is at least the paper's, "
-        "after as many updates where the paper has such a number. Its DERTS stands beside `paper`, "
-        "the method to the letter, and `derts`, ours. ATS alone trains by validation classes."
+        "Accuracy in % on clean test tasks of classes never trained on. ± is the 95% interval: in "
+        "the paper's rows over test tasks of one run, in ours over seeds (Student's t; none for a "
+        "single seed). Differences are paired by seed. Green: at least the paper's number, after "
+        "as many updates where the paper has such a number."
     ),
     "seconds": (
-        "Seconds per update after the warm-up, evaluation and checkpoints left out; ± is the 95% "
-        "interval over seeds. The paper's are of an NVIDIA A6000. Green: ours is at most the "
-        "paper's. ATS alone trains by validation classes."
+        "Seconds per update after the warm-up, evaluation and checkpoints left out. ± is the 95% "
+        "interval over seeds. The paper's are of an NVIDIA A6000. Green: at most the paper's."
     ),
 }
-
-
-JUDGED_BY_BEST = (
-    "Runs, of whichever strategy, are judged by those of their weights that were best on "
-    "validation classes, looked at several times after the warm-up."
+STRATEGY_NOTE = (
+    "The paper's DERTS is in the column of its rule, which we run to the letter; `derts` is ours. "
+    "random + votes: random tasks, relabelled by majority vote as in `derts`; with clean labels "
+    "that is random sampling."
+)
+BEST_WEIGHTS = (
+    "Every run is evaluated with those of its weights that were best on validation classes, "
+    "evaluated several times after the warm-up."
 )
 
 
-def _seen_anew(ways: str) -> str:
-    return f"Training images are {ways} anew in every update, whatever the strategy."
-
-
-def _turned(found: Sequence[Cell], outcomes: Outcomes) -> list[str]:
-    """Which strategies trained on turned classes, if any."""
-    by_strategy: dict[str, set[bool]] = {}
-    for cell in found:
-        seeds = outcomes.get((cell.setting, cell.fraction), {}).values()
-        by_strategy.setdefault(cell.setting.strategy, set()).update(one.turned for one in seeds)
-    names = [name for name, turned in by_strategy.items() if True in turned]
-    if not names:
-        return []
-    others = any(False in turned for turned in by_strategy.values())
-    who = f"{' and '.join(names)} alone" if others else "Every strategy"
-    also = ", in its warm-up too; the others do with --preset turned" if others else ""
-    return [
-        f"{who} trains on turned classes: each is four, upright and turned by 90, 180 and 270 "
-        f"degrees{also}."
-    ]
-
-
-def _nothing_to_choose(made: Sequence[Outcome]) -> list[str]:
-    """How often a strategy had nothing to choose."""
-    free = [one for one in made if one.config.get("strategy", {}).get("selects") != "always"]
-    shares = [one.random_share for one in free if one.random_share is not None]
-    if not any(shares):
-        return []
-    mean = 100 * sum(shares) / len(shares)
-    return [
-        f"In {mean:.0f}% of its updates after the warm-up derts had found nothing to mend, to drop "
-        "or to stand for, and trained on the tasks of random sampling."
-    ]
-
-
 @dataclass(frozen=True)
-class Row:
-    """One cell as text, and how ours compares."""
+class ReportRow:
+    """A row as text; `wins` are the columns in which ours is at least the paper's."""
 
     texts: tuple[str, ...]
-    verdict: Verdict
+    wins: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
-class Report:
+class TableReport:
     """A table with its title and what is to be known about it."""
 
     name: str
     title: str
-    rows: tuple[Row, ...]
+    heading: tuple[str, ...]
+    rows: tuple[ReportRow, ...]
     notes: tuple[str, ...]
 
 
+def read_report(path: Path, asked: Sequence[Cell] | None = None) -> TableReport:
+    """The report of a table from the JSON file that a run of the grid wrote; all cells or some."""
+    name, results, notes = load_results(path)
+    return make_report(name, cells(name) if asked is None else asked, results, notes)
+
+
 def make_report(
-    name: str, title: str, found: Sequence[Cell], outcomes: Outcomes, notes: Sequence[str]
-) -> Report:
-    """Rows for all cells, run or not."""
-    at_updates = {
-        (cell.setting, round(cell.fraction * cell.setting.updates)): cell for cell in cells(name)
-    }
-    rows = tuple(_row(cell, outcomes, at_updates) for cell in found)
-    missing = sum(row.verdict == "not run" for row in rows)
-    made = [
-        outcome
-        for cell in found
-        for outcome in outcomes.get((cell.setting, cell.fraction), {}).values()
-    ]
-    makers = {one.measured_on for one in made}
-    said = [LEGEND[found[0].metric]] if found else []
-    said += [JUDGED_BY_BEST] if any(one.judged_by_best for one in made) else []
-    said += [_seen_anew(ways) for ways in sorted({one.seen_anew for one in made}) if ways]
-    said += _turned(found, outcomes)
-    said += _nothing_to_choose(made)
-    said += notes
-    said += [f"Measured on: {', '.join(sorted(makers))}."] if makers else []
-    said += [f"{missing} of {len(rows)} cells were not run."] if missing else []
-    return Report(name, title, rows, tuple(said))
+    name: str,
+    asked: Sequence[Cell],
+    results: Results,
+    notes: Sequence[str] = (),
+    *,
+    only_run: bool = False,
+    mark: Callable[[CellResult], str] = lambda one: "",
+) -> TableReport:
+    """Rows for each setting, learner and point of training; a column for each strategy.
+
+    `only_run` leaves out rows and columns of which nothing was run; `mark` gives what stands
+    behind a number, of each run that it is the mean of.
+    """
+    recipe = read_recipe(name)
+    places = dict.fromkeys((replace(cell.setting, strategy=""), cell.fraction) for cell in asked)
+    groups = [_group(name, place, at, results) for place, at in places]
+    groups = [group for group in groups if group.made or not only_run]
+    columns = [
+        strategy
+        for number, strategy in enumerate(COLUMNS)
+        if number < ALWAYS
+        or any(group.seeds[strategy] or (strategy in group.recipe and not only_run)
+               for group in groups)
+    ]  # fmt: skip
+    rows = [row for group in groups for row in group.rows(columns, recipe["metric"], mark)]
+    made = [one for group in groups for one in group.made]
+    told = [LEGEND[recipe["metric"]], STRATEGY_NOTE, *_about(made), *notes]
+    makers = sorted({one.measured_on for one in made})
+    told += [f"Measured on: {'; '.join(makers)}."] if makers else []
+    names = (COLUMNS[strategy] for strategy in columns)
+    heading = ("setting", "learner", "training", "by", *names, "seeds", "updates")
+    return TableReport(name, recipe["title"], heading, tuple(rows), tuple(told))
 
 
-def _row(cell: Cell, outcomes: Outcomes, at_updates: Mapping[tuple[Setting, int], Cell]) -> Row:
-    setting, metric = cell.setting, cell.metric
-    digits = 2 if metric == "accuracy" else 3
-    seeds = outcomes.get((setting, cell.fraction), {})
-    glyphs = any(one.config.get("data") == "glyphs" for one in seeds.values())
-    place = f"glyphs for {setting.place}" if glyphs else setting.place
-    of_random = outcomes.get((setting.baseline(), cell.fraction), {})
-    alone = _has_turned(seeds) and not _has_turned(of_random)
-    variant = f"{setting.variant}, turned" if alone else setting.variant
-    head = (place, setting.learner, variant, f"{100 * cell.fraction:g}%")
-    values = _values(seeds, metric)
-    wanted = round(cell.fraction * setting.updates)
-    of_recipe = f"{'recipe' if cell.paper is None else 'paper'} {wanted}"
-    if not values:
-        return Row((*head, _theirs(cell), NOT_RUN, "", "", of_recipe, ""), "not run")
-    ours = over_seeds(list(values.values()))
-    difference = ""
-    if setting.strategy != "random":
-        random = _values(of_random, metric)
+def _about(made: Sequence[CellResult]) -> Iterable[str]:
+    """What runs have in common that a reader must know."""
+    if any(one.setting("evaluation", "weights") == "best" for one in made):
+        yield BEST_WEIGHTS
+    for flips, pixels in sorted({one.augmented for one in made}):
+        parts = ["random horizontal flips"] if flips else []
+        parts += [f"random translations of up to {pixels} pixels"] if pixels else []
+        if parts:
+            yield f"Augmentation, whatever the strategy: {' and '.join(parts)}."
+    if any(one.setting("tasks", "rotated") for one in made):
+        yield "Each class is four: as it is, and rotated by 90, 180 and 270 degrees."
+    shares = [one.random_share for one in made if one.random_share]
+    if shares:
+        yield (
+            f"`derts` trained on random tasks in {100 * sum(shares) / len(shares):.0f}% of its "
+            "updates after the warm-up: there was nothing to relabel, to drop or to select."
+        )
+
+
+@dataclass(frozen=True)
+class _Group:
+    """What differs in nothing but the strategy, at one point of training.
+
+    seeds   our results by strategy and seed
+    recipe  the strategies that the recipe runs
+    theirs  the paper's number for each strategy, where it has one
+    """
+
+    setting: Setting
+    at: float
+    seeds: Mapping[str, Mapping[int, CellResult]]
+    recipe: frozenset[str]
+    theirs: Mapping[str, Cell]
+
+    @property
+    def made(self) -> list[CellResult]:
+        return [one for seeds in self.seeds.values() for one in seeds.values()]
+
+    @property
+    def updates(self) -> list[int]:
+        return sorted({one.updates for one in self.made})
+
+    def rows(
+        self, columns: Sequence[str], metric: str, mark: Callable[[CellResult], str]
+    ) -> Iterable[ReportRow]:
+        """The paper's numbers, ours, and our differences to random sampling."""
+        digits = 2 if metric == "accuracy" else 3
+        values = {name: _values(self.seeds[name], metric) for name in columns}
+        glyphs = any(one.config.get("data") == "glyphs" for one in self.made)
+        place = f"glyphs for {self.setting.place}" if glyphs else self.setting.place
+        place += f", {self.setting.variant}" if self.setting.variant else ""
+        head = (place, self.setting.learner, f"{100 * self.at:g}%")
+        if self.theirs:
+            shown = ["" if name == "derts" else _theirs(self.theirs.get(name)) for name in columns]
+            counts = {cell.updates for cell in self.theirs.values()}
+            yield ReportRow((*head, "paper", *shown, "", " or ".join(map(str, sorted(counts)))))
+        most = max(len(found) for found in values.values())
+        shown = [self._ours(name, values[name], most, digits, mark) for name in columns]
+        wins = frozenset(
+            len(head) + 1 + number
+            for number, name in enumerate(columns)
+            if not glyphs and _wins(self.theirs.get(name), values[name])
+        )
+        wanted = round(self.at * self.setting.updates)
+        count = " or ".join(map(str, self.updates)) or str(wanted)
+        if not self.theirs and self.updates not in ([], [wanted]):
+            count += f" (recipe {wanted})"
+        yield ReportRow((*head, "ours", *shown, str(most or ""), count), wins)
+        gains = [self._gain(name, values[name], values["random"], digits) for name in columns]
+        if any(gains):
+            yield ReportRow((*head, "ours − random", *gains, "", ""))
+
+    def _ours(
+        self,
+        name: str,
+        values: Mapping[int, float],
+        most: int,
+        digits: int,
+        mark: Callable[[CellResult], str],
+    ) -> str:
+        if values:
+            marks = "".join(sorted({mark(one) for one in self.seeds[name].values()}))
+            fewer = f" ({len(values)} of {most} seeds)" if len(values) < most else ""
+            return f"{over_seeds(list(values.values())).shown('', digits)}{fewer}{marks}"
+        if name == "random-votes" and not self.setting.noise:
+            return SAME_AS_RANDOM
+        return NOT_RUN if name == "random" or name in self.recipe else ""
+
+    def _gain(
+        self, name: str, values: Mapping[int, float], random: Mapping[int, float], digits: int
+    ) -> str:
         both = sorted(values.keys() & random.keys())
-        difference = "random not run"
-        if all(_only_warm_up(one) for one in seeds.values()):
-            difference = "none: all of it warm-up"
-        elif both:
-            pair = paired_difference([values[s] for s in both], [random[s] for s in both])
-            difference = pair.shown("+", digits)
-    updates = sorted({one.updates for one in seeds.values()})
-    count, theirs, beside = " or ".join(map(str, updates)), _theirs(cell), cell
-    if updates != [wanted]:
-        equal = at_updates.get((setting, updates[0])) if len(updates) == 1 else None
-        if equal is None or equal.paper is None or metric != "accuracy":
-            count += f" ({of_recipe})"
-        else:  # the fairer comparison: the paper's own number after as many updates
-            theirs, beside = f"{_theirs(equal)} at {updates[0]}", equal
-    times = [one.seconds_per_update for one in seeds.values() if one.seconds_per_update is not None]
-    each = f"{sum(times) / len(times):.3f}" if times else ""
-    texts = (*head, theirs, ours.shown("", digits), difference, str(len(values)), count, each)
-    return Row(texts, "no comparison" if glyphs else _verdict(beside, ours.mean))
+        if name == "random" or not both:
+            return ""
+        if all(_only_warm_up(one) for one in self.seeds[name].values()):
+            return "warm-up only"
+        pair = paired_difference([values[seed] for seed in both], [random[seed] for seed in both])
+        return pair.shown("+", digits)
 
 
-def _has_turned(seeds: Mapping[int, Outcome]) -> bool:
-    return any(one.turned for one in seeds.values())
+def _group(name: str, setting: Setting, at: float, results: Results) -> _Group:
+    """A group of a table, with the paper's numbers after as many updates where it has such."""
+    seeds = {strategy: results.get((setting.of(strategy), at), {}) for strategy in COLUMNS}
+    updates = {one.updates for found in seeds.values() for one in found.values()}
+    recipe, theirs = set(), {}
+    for strategy in COLUMNS:
+        mine = [cell for cell in cells(name) if cell.setting == setting.of(strategy)]
+        here = [cell for cell in mine if cell.fraction == at]
+        as_far = [cell for cell in mine if {cell.updates} == updates and cell.paper is not None]
+        recipe |= {strategy} if here else set()
+        for cell in (*here, *as_far):
+            if cell.paper is not None:
+                theirs[strategy] = cell
+    return _Group(setting, at, seeds, frozenset(recipe), theirs)
 
 
-def _only_warm_up(outcome: Outcome) -> bool:
-    """Whether training had not come to the strategy yet: random tasks up to here."""
-    warmup = outcome.config.get("strategy", {}).get("warmup", 0)
-    return 0 < outcome.weights_of_update <= int(warmup)
-
-
-def _theirs(cell: Cell) -> str:
-    value = "" if cell.paper is None else f"{cell.paper:.2f}"
-    return value + ("" if cell.paper_interval is None else f" ± {cell.paper_interval:.2f}")
-
-
-def _values(seeds: dict[int, Outcome], metric: str) -> dict[int, float]:
-    found = {seed: outcome.value(metric) for seed, outcome in seeds.items()}
+def _values(seeds: Mapping[int, CellResult], metric: str) -> dict[int, float]:
+    found = {seed: one.value(metric) for seed, one in seeds.items()}
     return {seed: value for seed, value in found.items() if value is not None}
 
 
-def _verdict(cell: Cell, ours: float) -> Verdict:
-    if cell.paper is None:
-        return "no comparison"
-    rounded = round(ours, 2)  # as exact as the paper's own numbers
-    wins = rounded >= cell.paper if cell.metric == "accuracy" else rounded <= cell.paper
-    return "at least theirs" if wins else "below"
+def _only_warm_up(one: CellResult) -> bool:
+    """Whether training had not come to the strategy yet: random tasks up to here."""
+    return 0 < one.weights_of_update <= int(one.setting("strategy", "warmup", 0))
 
 
-def markdown(report: Report) -> str:
-    """The report as a section of Markdown; a green circle marks ours at or above theirs."""
-    lines = [f"## {report.name}: {report.title}", ""]
-    lines += [f"{note}\n" for note in report.notes]
-    lines += [f"| {' | '.join(HEADING)} |", f"|{' --- |' * 4}{' ---: |' * (len(HEADING) - 4)}"]
-    for row in report.rows:
-        texts = list(row.texts)
-        if row.verdict == "at least theirs":
-            texts[OURS] = f"🟢 {texts[OURS]}"
-        lines.append(f"| {' | '.join(text.replace('|', '/') for text in texts)} |")
-    return "\n".join(lines) + "\n"
+def _theirs(cell: Cell | None) -> str:
+    if cell is None:
+        return ""
+    interval = "" if cell.paper_interval is None else f" ± {cell.paper_interval:.2f}"
+    return f"{cell.paper:.2f}{interval}"
 
 
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem; padding: 0 1rem;
-  color: #1a202c; background: #fff }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
-th, td { padding: .25rem .6rem; border-bottom: 1px solid #e2e8f0; text-align: right }
-th:nth-child(-n+4), td:nth-child(-n+4) { text-align: left }
-.win { background: #c6f6d5; color: #22543d } .missing { color: #718096; font-style: italic }
-"""
-
-
-def as_html(report: Report) -> str:
-    """The report as one page that needs no other file; everything in it is escaped."""
-    escape = html.escape
-    head = "".join(f"<th>{escape(text)}</th>" for text in HEADING)
-    body = []
-    kinds = {"at least theirs": "win", "not run": "missing"}
-    for row in report.rows:
-        kind = kinds.get(row.verdict, "")
-        cells = [
-            f'<td class="{kind}">{escape(text)}</td>'
-            if kind and number == OURS
-            else f"<td>{escape(text)}</td>"
-            for number, text in enumerate(row.texts)
-        ]
-        body.append(f"<tr>{''.join(cells)}</tr>")
-    notes = "".join(f"<p>{escape(note)}</p>" for note in report.notes)
-    title = escape(f"{report.name}: {report.title}")
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{STYLE}</style></head>\n<body><h1>{title}</h1>{notes}\n<table><thead><tr>{head}"
-        f"</tr></thead><tbody>\n" + "\n".join(body) + "\n</tbody></table></body></html>\n"
-    )
-
-
-def print_report(report: Report) -> None:
-    """On standard output: colours on a terminal, plain text elsewhere."""
-    import sys
-
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    terminal = sys.stdout.isatty()
-    console = Console(width=None if terminal else 240, highlight=False)
-    table = Table(title=None, box=None, pad_edge=False)
-    for number, text in enumerate(HEADING):
-        table.add_column(text, justify="left" if number < 4 else "right", overflow="fold")
-    styles = {"at least theirs": "green", "not run": "dim"}
-    for row in report.rows:
-        style = styles.get(row.verdict, "")
-        table.add_row(
-            *(Text(text, style if number == OURS else "") for number, text in enumerate(row.texts))
-        )
-    console.print(Text(f"{report.name}: {report.title}", "bold"))
-    console.print(table)
-    for note in report.notes:
-        console.print(Text(note))
-    console.print()
+def _wins(cell: Cell | None, values: Mapping[int, float]) -> bool:
+    if cell is None or cell.paper is None or not values:
+        return False
+    ours = round(over_seeds(list(values.values())).mean, 2)  # as exact as the paper's own numbers
+    return ours >= cell.paper if cell.metric == "accuracy" else ours <= cell.paper

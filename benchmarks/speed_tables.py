@@ -1,18 +1,14 @@
-"""The tables of docs/performance.md and docs/strategies.md, and the figure of growth."""
+"""Tables of time: docs/performance.md, and the figure of growth."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from result_files import Rows, Values, read
+from result_files import Rows, read
 
-from derts.comparison import Comparison
 from derts.statistics import over_seeds
 
-ROOT = Path(__file__).parent.parent
-FIGURE = ROOT / "docs" / "figures" / "growth.png"
 PEERS = ("apricot lazy", "submodlib lazy")  # the same picks by others
 DISTANCES, GREEDY = "distances between all pairs, d = 5", "greedy selection, d = 5"
 
@@ -39,7 +35,7 @@ def breakdown_rows() -> Rows:
     return rows
 
 
-def overheads() -> dict[tuple[str, str], Values]:
+def overheads() -> dict[tuple[str, str], dict[str, Any]]:
     """What strategies cost, by learner and strategy; ATS as it was measured last."""
     files = ("overhead-h200.json", "overhead-ats-h200.json")
     found = {
@@ -139,7 +135,7 @@ def growth_rows() -> Rows:
     return rows
 
 
-def draw_growth() -> None:
+def draw_growth(path: Path) -> None:
     """One panel of time, and where it is known of memory, for each thing that grows."""
     import matplotlib
 
@@ -166,7 +162,7 @@ def draw_growth() -> None:
             axis.set_xlabel(titles[kind][1])
             axis.set_ylabel(units[unit])
     figure.tight_layout()
-    figure.savefig(FIGURE, dpi=110)
+    figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
 
@@ -188,48 +184,6 @@ def _panel(axis: Any, points: list[tuple[int, float]]) -> None:
     axis.grid(alpha=0.3)
 
 
-def strategy_rows() -> Rows:
-    """Every strategy's accuracy and cost with ANIL, noisy and clean."""
-    found = Comparison(read("strategies-h200.json")["runs"])
-    rows: Rows = [
-        ("strategy", "noisy tasks", "− random", "wrong labels trained on", "clean tasks",
-         "− random", "ms per update", "of it selection")
-    ]  # fmt: skip
-    for name in [name for name in found.variants if not name.endswith("clean")]:
-        cells = []
-        for suffix in ("", " clean"):
-            cells.append(str(over_seeds(list(found.accuracies(name + suffix).values()))))
-            same = name == "random"
-            difference = found.difference(name + suffix, "random" + suffix)
-            cells.append("" if same else difference.shown("+"))
-            if not suffix:
-                wrong = found.mean(name, lambda result: result["noise"]["kept"])
-                cells.append("" if wrong is None else f"{100 * wrong:.1f}%")
-        clean = f"{name} clean"
-        time = found.mean(clean, lambda result: result["ms_per_update"]) or 0.0
-        share = found.mean(clean, lambda result: result["selection_share"]) or 0.0
-        rows.append((NAMES.get(name, name), *cells, f"{time:.1f}", f"{100 * share:.0f}%"))
-    return rows + [(name, "not run", *[""] * 6) for name in NOT_RUN]
-
-
-def redundant_rows() -> Rows:
-    """Pools in which most tasks repeat each other."""
-    rows: Rows = [("learner", "strategy", "accuracy", "− random", "rare tasks trained on")]
-    files = {"protonet": "redundant-pools-cpu.json", "anil": "redundant-pools-anil-cpu.json"}
-    for learner, file in files.items():
-        found = Comparison(read(file)["runs"])
-        for name in found.variants:
-            accuracy = str(over_seeds(list(found.accuracies(name).values())))
-            difference = "" if name == "random" else found.difference(name, "random").shown("+")
-            share = found.mean(name, lambda run: run["rare_share"])
-            assert share is not None
-            rows.append((learner, name, accuracy, difference, f"{100 * share:.0f}%"))
-        rows += [
-            (learner, name, "not run", "", "") for name in NOT_RUN if name not in found.variants
-        ]
-    return rows
-
-
 def kernel_rows() -> Rows:
     """Every kernel's difference from its plain counterpart, and its time."""
     rows: Rows = [("kernel", "differs by", "allowed", "ms")]
@@ -238,35 +192,3 @@ def kernel_rows() -> Rows:
         name = row["kernel"].replace("images seen anew", "augmented images")
         rows.append((name, *numbers))
     return rows
-
-
-# the preset had neither votes nor pools of fewer images when that file was made
-NAMES = {
-    "derts": "derts, labels as given, all images",
-    "derts-few-images": "derts, labels as given",
-}
-NOT_RUN = ("random + votes", "the paper's rule")  # by those two files
-BLOCKS: dict[Path, dict[str, Callable[[], Rows]]] = {
-    ROOT / "docs" / "performance.md": {
-        "aims": target_rows,
-        "updates": update_rows,
-        "breakdown": breakdown_rows,
-        "accuracy": fused_rows,
-        "overhead": overhead_rows,
-        "growth": growth_rows,
-        "kernels": kernel_rows,
-    },
-    ROOT / "docs" / "strategies.md": {"measured": strategy_rows, "redundant": redundant_rows},
-}
-
-
-def renewed(path: Path, markdown: Callable[[Rows], str]) -> str:
-    """A page with its tables written anew."""
-    text = path.read_text(encoding="utf-8")
-    for name, rows in BLOCKS[path].items():
-        begin, end = f"<!-- {name}: written by benchmarks/tables.py -->", f"<!-- end of {name} -->"
-        before, _, rest = text.partition(begin)
-        if not rest:
-            raise SystemExit(f"{path} has no place for the table {name!r}")
-        text = before + f"{begin}\n{markdown(rows())}\n{end}" + rest.partition(end)[2]
-    return text

@@ -1,9 +1,10 @@
-"""The paper's tables as recipes: TOML files that expand into cells."""
+"""The paper's tables as cells: the paper's own numbers, and recipes that expand into settings."""
 
 from __future__ import annotations
 
 import difflib
 import itertools
+import json
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -12,7 +13,6 @@ from importlib import resources
 from typing import Any
 
 from derts.errors import DertsError
-from derts.paper.numbers import paper
 
 NAMES = (*(f"table{number}" for number in range(1, 9)), "figure2", "case-study")
 """What can be reproduced."""
@@ -22,13 +22,14 @@ FILTERS = (
 )  # fmt: skip
 ALL_CLASSES = ("0", "64")  # other words for all of them
 SHORT_NAMES = {"mini": "mini-imagenet", "tiered": "tiered-imagenet"}
+USUAL_RATIO = 0.3
 
 
 @dataclass(frozen=True)
 class Setting:
     """One training run but for its seed, in the paper's terms; `classes` 0 means all.
 
-    `selects` is --strategy.selects where a recipe decides it, else empty.
+    `select` is --strategy.select where a recipe decides it, else empty.
     """
 
     dataset: str
@@ -42,7 +43,7 @@ class Setting:
     updates: int
     ratio: float
     weights: bool
-    selects: str = ""
+    select: str = ""
 
     @property
     def place(self) -> str:
@@ -54,18 +55,20 @@ class Setting:
 
     @property
     def variant(self) -> str:
-        """The strategy, with what differs from its usual form."""
-        parts = [self.strategy]
-        parts += [f"ratio {self.ratio:g}"] if self.ratio != 0.3 else []
+        """What differs from a strategy's usual form, in words."""
+        parts = [f"ratio {self.ratio:g}"] if self.ratio != USUAL_RATIO else []
         parts += [] if self.weights else ["no weights"]
         return ", ".join(parts)
 
     def __str__(self) -> str:
-        return f"{self.place}, {self.learner}, {self.variant}"
+        parts = (self.place, self.learner, self.strategy, self.variant)
+        return ", ".join(part for part in parts if part)
 
-    def baseline(self) -> Setting:
-        """The same with random sampling, from which differences are taken."""
-        return replace(self, strategy="random", ratio=0.3, weights=True, selects="")
+    def of(self, strategy: str) -> Setting:
+        """The same with another strategy; all but `paper` and `derts` have one form only."""
+        if strategy in ("paper", "derts"):
+            return replace(self, strategy=strategy)
+        return replace(self, strategy=strategy, ratio=USUAL_RATIO, weights=True, select="")
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,33 @@ class Cell:
     def label(self) -> str:
         """Tells cells of a table apart."""
         return f"{self.setting}, {100 * self.fraction:g}% of {self.setting.updates}"
+
+    @property
+    def updates(self) -> int:
+        """The recipe's updates up to here."""
+        return round(self.fraction * self.setting.updates)
+
+
+@cache
+def paper() -> dict[str, Any]:
+    """Tables, set-up and class lists of Zhan & Anderson (2024)."""
+    return _json("paper.json")
+
+
+@cache
+def class_words() -> dict[str, str]:
+    """The 64 training classes of mini-ImageNet, known by their WordNet numbers, in words.
+
+    >>> class_words()["n02108089"]
+    'boxer'
+    """
+    return _json("class_names.json")
+
+
+def _json(name: str) -> dict[str, Any]:
+    text = resources.files("derts.paper").joinpath(name).read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
 
 
 @cache
@@ -114,6 +144,7 @@ def chosen_names(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+@cache
 def cells(name: str) -> tuple[Cell, ...]:
     """All cells of a table, figure or study, each with the paper's number where there is one.
 
@@ -128,8 +159,8 @@ def cells(name: str) -> tuple[Cell, ...]:
     found = []
     for setting in _settings(recipe):
         for fraction in recipe["points"]:
-            matching = [row for row in theirs if _is_of(row, setting, fraction)]
-            row = matching[0] if matching else {}
+            none: dict[str, Any] = {}
+            row = next((row for row in theirs if _is_of(row, setting, fraction)), none)
             found.append(Cell(name, setting, fraction, metric, row.get(key), row.get("ci95")))
     return tuple(found)
 
@@ -137,7 +168,8 @@ def cells(name: str) -> tuple[Cell, ...]:
 def _settings(recipe: dict[str, Any]) -> Iterator[Setting]:
     names = [item.name for item in fields(Setting)]
     for grid in recipe["grid"]:
-        for values in itertools.product(*({"selects": [""], **grid}[name] for name in names)):
+        whole = {**read_recipe("common")["grid"], **grid}
+        for values in itertools.product(*(whole[name] for name in names)):
             yield Setting(**dict(zip(names, values, strict=True)))
 
 
@@ -162,8 +194,8 @@ def with_references(found: Sequence[Cell]) -> list[Cell]:
     """
     wanted = {(cell.setting, cell.fraction): cell for cell in found}
     for cell in found:
-        baseline = replace(cell, setting=cell.setting.baseline(), paper=None, paper_interval=None)
-        wanted.setdefault((baseline.setting, cell.fraction), baseline)
+        random = replace(cell, setting=cell.setting.of("random"), paper=None, paper_interval=None)
+        wanted.setdefault((random.setting, cell.fraction), random)
     return list(wanted.values())
 
 

@@ -6,18 +6,17 @@ import pytest
 
 from derts.config import TrainConfig
 from derts.errors import DertsError
-from derts.paper.curves import Curve, collect_curves, draw_curves, load_curves, save_curves
-from derts.paper.job import Folders, make_jobs
-from derts.paper.recipe import cells
-from derts.paper.scale import Scale, parse_datasets
+from derts.paper.cells import cells
+from derts.paper.figures import Curve, collect_curves, draw_curves, load_curves, save_curves
+from derts.paper.recipes import Scale, parse_datasets
+from derts.paper.runs import make_runs
 from derts.training.run_folder import Run
 
 
 def test_curves_are_what_was_logged(tmp_path: Path) -> None:
-    scale = Scale(parse_datasets(["glyphs"]))
-    jobs = make_jobs(cells("figure2"), [0, 1], scale, Folders(tmp_path))
-    (setting, seed), job = next(iter(jobs.items()))
-    run = Run.create(job.folder, TrainConfig())
+    runs = make_runs(cells("figure2"), [0, 1], Scale(parse_datasets(["glyphs"])), tmp_path)
+    (setting, seed), first = next(iter(runs.items()))
+    run = Run.create(first.folder, TrainConfig())
     for event in (
         {"event": "start", "update": 0},
         {"event": "update", "update": 1, "loss": 1.0},
@@ -30,10 +29,9 @@ def test_curves_are_what_was_logged(tmp_path: Path) -> None:
         {"event": "update", "update": 5, "loss": 0.1},
     ):
         run.log(event)
-    (found,) = collect_curves(jobs)
-    assert found == Curve(
-        "anil, 25% noise", setting.strategy, seed, (2, 4), (40.0, 50.0), (1.5, 0.5)
-    )
+    (found,) = collect_curves(runs)
+    accuracy, loss = (40.0, 50.0), (1.5, 0.5)
+    assert found == Curve("anil, 25% noise", setting.strategy, seed, (2, 4), accuracy, loss)
     save_curves([found], tmp_path / "curves.json")
     assert load_curves(tmp_path / "curves.json") == [found]
 

@@ -1,0 +1,189 @@
+"""From a setting and a seed to the config of a run, every value from the recipes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from derts.config import StrategyConfig, TrainConfig
+from derts.config_file import apply_presets, as_values, with_values
+from derts.errors import DertsError
+from derts.paper.cells import SHORT_NAMES, Setting, paper, read_recipe
+
+READS = {
+    "random": ("name", "warmup"),
+    "random-votes": ("name", "warmup", "pool", "pool_images", "ratio"),
+    "us": ("name", "warmup"),
+    "ats": ("name", "warmup"),
+}
+"""Settings under `strategy` that a strategy reads; one that is not named here reads all."""
+WITHOUT_EFFECT = ("hardware", "log_every", "checkpoint_every", "validate_every")
+"""Settings that say where a run is made and what is told of it, not what it is."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How the runs asked for differ from the recipes.
+
+    data     store by data set name; every data set is "glyphs" where glyphs stand in for all
+    updates  multiplies updates, warm-up and evaluation points
+    presets  presets of `derts train` on top of the recipes
+    """
+
+    data: Mapping[str, str]
+    updates: float = 1.0
+    presets: tuple[str, ...] = ()
+
+    @property
+    def glyphs(self) -> bool:
+        return "glyphs" in self.data.values()
+
+    @property
+    def suffix(self) -> str:
+        """Tells result files of different scales apart."""
+        scale = "" if self.updates == 1 else f"-x{self.updates:g}"
+        presets = "".join(f"-{name}" for name in self.presets if name != "gpu")
+        return f"{'-glyphs' if self.glyphs else ''}{scale}{presets}"
+
+    def notes(self) -> list[str]:
+        """What a reader must know, in sentences."""
+        found = []
+        if self.glyphs:
+            changed = json.dumps(read_recipe("common")["glyphs"]).replace('"', "")
+            found.append(
+                f"Run on the built-in glyphs instead of ImageNet, and smaller ({changed[1:-1]}): "
+                "this shows that everything runs, not who is right."
+            )
+        if self.updates != 1:
+            found.append(
+                f"Updates, warm-up and evaluation points are {self.updates:g} times the paper's."
+            )
+        if self.presets:
+            found.append(f"Presets on top of the recipe: {', '.join(self.presets)}.")
+        return found
+
+
+def parse_datasets(words: Sequence[str]) -> dict[str, str]:
+    """`mini=PATH`, `tiered=PATH` or `glyphs` as stores by data set name.
+
+    >>> parse_datasets(["mini=stores/mini"])
+    {'mini-imagenet': 'stores/mini'}
+    """
+    found: dict[str, str] = {}
+    if "glyphs" in words and len(words) > 1:
+        raise DertsError("--dataset glyphs stands in for all data sets: give no other beside it")
+    for word in words:
+        name, _, path = word.partition("=")
+        name = SHORT_NAMES.get(name, name)
+        if word == "glyphs":
+            found |= dict.fromkeys(SHORT_NAMES.values(), "glyphs")
+        elif name in SHORT_NAMES.values() and path not in ("", "glyphs"):
+            found[name] = path
+        else:
+            raise DertsError(
+                f"--dataset {word!r} is not understood: write mini=PATH, tiered=PATH or glyphs"
+            )
+    return found
+
+
+def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
+    """The config of a run.
+
+    >>> from derts.paper.cells import cells
+    >>> config = make_config(cells("table4")[0].setting, 0, Scale({}))
+    >>> config.updates, config.strategy.warmup, config.tasks.swap_rate
+    (12000, 500, 3.02)
+    """
+    common = read_recipe("common")
+    strategy, noise = common["strategies"][setting.strategy], str(setting.noise)
+    layers = [common["run"], common["learners"][setting.learner]]
+    layers += [common["few_classes"]] if setting.classes else []
+    layers += [common["noisy"]] if setting.noise else []
+    config = TrainConfig()
+    for values in layers:
+        config = with_values(config, values, "common.toml")
+    presets = strategy.get("presets", [])
+    presets = strategy.get("noisy_presets", presets) if setting.noise else presets
+    config = apply_presets(presets, config)
+    chosen: dict[str, Any] = {**strategy.get("values", {}), "ratio": setting.ratio}
+    chosen |= {"select": setting.select} if setting.select else {}
+    chosen |= {} if setting.weights else {"weights": "none"}
+    updates = max(1, round(scale.updates * setting.updates))
+    chosen["warmup"] = round(scale.updates * common["warmup"][noise][setting.learner])
+    values = {
+        "data": scale.data.get(setting.dataset, setting.dataset),
+        "seed": seed,
+        "updates": updates,
+        "validate_every": max(1, round(updates / common["validations"])),
+        "model": {"backbone": setting.backbone},
+        "tasks": {
+            "way": setting.way,
+            "shot": setting.shot,
+            "classes": class_list(setting.classes, scale.glyphs),
+            **common["noise"][noise],
+        },
+        "strategy": chosen,
+    }
+    config = with_values(config, values, "recipe")
+    if scale.glyphs:
+        config = with_values(config, common["glyphs"], "common.toml")
+    return _with_presets(config, scale.presets).resolved()
+
+
+def _with_presets(config: TrainConfig, names: Sequence[str]) -> TrainConfig:
+    """Presets on top, unless they would make another experiment of it."""
+    changed = apply_presets(names, config)
+    may_rotate = replace(config, tasks=replace(config.tasks, rotated=changed.tasks.rotated))
+    for what in ("data", "tasks", "updates", "strategy"):
+        if getattr(changed, what) != getattr(may_rotate, what):
+            raise DertsError(
+                f"--preset {' '.join(names)} changes {what}, which the recipes decide: use presets "
+                "for hardware, images, model, learner or optimiser, as gpu, augment and rotated"
+            )
+    return changed
+
+
+@cache
+def class_list(count: int, glyphs: bool = False) -> tuple[str, ...]:
+    """The paper's 16 or 32 mini-ImageNet training classes, or so many characters; 0: no list.
+
+    >>> len(class_list(16)), class_list(16)[0]
+    (16, 'n02823428')
+    """
+    if not count:
+        return ()
+    if glyphs:
+        from derts.data import glyphs as draw_glyphs
+
+        return draw_glyphs()["train"].class_names[:count]
+    return tuple(paper()["class_lists"][str(count)])
+
+
+def run_key(config: TrainConfig, dataset: str) -> str:
+    """What tells a run from others: its resolved config, as a digest.
+
+    Left out are WITHOUT_EFFECT, the path of the data, and what the strategy does not read. How
+    often a run is validated counts where its weights are those that were best.
+
+    >>> slow = TrainConfig(log_every=1)
+    >>> run_key(slow, "glyphs") == run_key(TrainConfig(), "glyphs")
+    True
+    """
+    values = as_values(config.resolved())
+    values["data"] = dataset
+    for name in WITHOUT_EFFECT:
+        if name != "validate_every" or config.evaluation.weights != "best":
+            del values[name]
+    reads = READS.get(config.strategy.name, tuple(values["strategy"]))
+    values["strategy"] = {name: values["strategy"][name] for name in reads}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def warmup_key(config: TrainConfig, dataset: str) -> str:
+    """Equal for runs that differ in nothing but the strategy: they can share a warm-up."""
+    strategy = StrategyConfig(name="random", warmup=config.strategy.warmup)
+    return run_key(replace(config, strategy=strategy), dataset)

@@ -1,0 +1,70 @@
+"""The tables of README.md and docs/ are what results/ say, and say whose numbers they are."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from derts.paper.report import COLUMNS
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import tables
+
+    yield tables
+    for name in ("tables", "accuracy_tables", "speed_tables", "result_files"):
+        sys.modules.pop(name, None)
+
+
+def test_pages_are_what_the_result_files_say(tables: Any) -> None:
+    placed = set()
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert tables.renewed(text) == text, f"{page.name}: run python benchmarks/tables.py"
+        placed |= {found[2] for found in tables.BLOCK.finditer(text)}
+    assert placed == set(tables.BLOCKS)
+
+
+def test_tables_of_derts_show_which_part_wins(tables: Any) -> None:
+    for page in (ROOT / "README.md", ROOT / "docs" / "results.md"):
+        headings = re.findall(r"^\|(.*)\n\| ?---", page.read_text(encoding="utf-8"), re.M)
+        with_derts = [head for head in headings if re.search(r"\| ?derts ?\|", head)]
+        assert with_derts
+        for heading in with_derts:
+            names = [name.strip() for name in heading.split("|")]
+            assert {"random", "random + votes", "the paper's rule", "derts"} <= set(names)
+    assert list(COLUMNS.values())[:4] == ["random", "random + votes", "the paper's rule", "derts"]
+
+
+def test_readmes_table_is_short(tables: Any) -> None:
+    rows = [line for line in tables.accuracy.readme().splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 8
+
+
+def test_runs_by_code_of_no_commit_are_marked(tables: Any) -> None:
+    files = sys.modules["result_files"]
+    known = next(iter(files.read("digests.json")))
+    assert files.mark({"source": known}) == ""
+    assert files.mark({"source": "0" * 16}) == " °"
+    assert files.mark({"source": "0" * 16, "dirty": False}) == ""
+
+
+def test_runs_by_another_recipe_are_named(tables: Any) -> None:
+    accuracy = tables.accuracy
+    name = "reproduce-table1-x0.3-augment"
+    _, found, notes = accuracy.load_results(ROOT / "results" / f"{name}.json")
+    assert accuracy._other_recipe(found, notes) == ""
+    plain = [note.replace("gpu, augment", "gpu") for note in notes]
+    told = accuracy._other_recipe(found, plain)
+    assert "derts and random with `--augment.translation 8`" in told
+    command = accuracy._command(Path(f"{name}.json"), "table1", found, notes)
+    assert (
+        "--preset gpu augment --updates-scale 0.3 --only strategy=random,strategy=derts" in command
+    )
