@@ -70,7 +70,7 @@ def measure(options: Options) -> list[Sample]:
         tasks=TaskConfig(shot=1, query=3, noise="tasks"),
         model=ModelConfig(width=8),
         evaluation=EvaluationConfig(tasks=30, query=5),
-        strategy=StrategyConfig(options.strategy, warmup=20, pool=100, selects="always"),  # type: ignore[arg-type]
+        strategy=StrategyConfig(options.strategy, warmup=20, pool=100, select="greedy"),  # type: ignore[arg-type]
         updates=options.updates,
         meta_batch=4,
         validate_every=EVERY,
