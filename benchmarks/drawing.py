@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -27,12 +28,13 @@ from derts.config import AugmentConfig, TaskConfig, TrainConfig
 from derts.data import ImageTable
 from derts.files import write_atomically
 from derts.provenance import code_version, machine
-from derts.tasks import TaskPool, TaskSampler, generator
+from derts.tasks import TaskPool, generator
 from derts.training.drawing import BLOCK, TaskDrawer
 
 CLASSES, WAY, SHOT, QUERY = 64, 5, 5, 15
 META_BATCH, POOL = 32, 3200
-NOISES = ("none", "swap", "tasks")
+UPDATES = 2 * BLOCK  # whose meta-batches are drawn in one measurement
+NOISES: tuple[Literal["none", "swap", "tasks"], ...] = ("none", "swap", "tasks")
 
 
 @dataclass(frozen=True)
@@ -89,29 +91,31 @@ def cases() -> dict[str, tuple[Callable[[int], object], int]]:
     """What is measured: a function of a number, and how many meta-batches or pools it draws."""
     found: dict[str, tuple[Callable[[int], object], int]] = {}
     for kind, images in (("equal", table(True)), ("unequal", table(False))):
-        keys = SortedKeys(images)
-        found[f"batch, {kind} classes, sorted keys"] = (lambda n, k=keys: k.draw(META_BATCH, n), 1)
-        found[f"pool, {kind} classes, sorted keys"] = (lambda n, k=keys: k.draw(POOL, n), 1)
         for noise in NOISES:
             config = TrainConfig(
-                tasks=TaskConfig(WAY, SHOT, QUERY, noise=noise),  # type: ignore[arg-type]
+                tasks=TaskConfig(WAY, SHOT, QUERY, noise=noise),
                 augment=AugmentConfig(horizontal_flip=True),
             )
-            drawer = TaskDrawer(config, images, lambda images=images: images)
+            drawer = TaskDrawer(config, images, partial(table, True))
             name = f"{kind} classes" if noise == "none" else f"{kind} classes, noise {noise}"
-            found[f"batch, {name}"] = (lambda n, d=drawer: _batches(d, n), BLOCK)
-            found[f"pool, {name}"] = (lambda n, d=drawer: d.draw(POOL, "pool", n), 1)
-        pool = TaskSampler(images).draw(tasks=META_BATCH, way=WAY, shot=SHOT, query=QUERY, seed=0)
-        found[f"batch, {kind} classes, augmentation alone"] = (
-            lambda n, d=drawer, p=pool: [d.augmented(p, n + each) for each in range(BLOCK)],
-            BLOCK,
-        )
+            found[f"batch, {name}"] = partial(_batches, drawer), UPDATES
+            found[f"pool, {name}"] = partial(drawer.draw, POOL, "pool"), 1
+        found[f"batch, {kind} classes, augmentation alone"] = partial(_augment, drawer), UPDATES
+        keys = SortedKeys(images)
+        found[f"batch, {kind} classes, sorted keys"] = partial(keys.draw, META_BATCH), 1
+        found[f"pool, {kind} classes, sorted keys"] = partial(keys.draw, POOL), 1
     return found
 
 
-def _batches(drawer: TaskDrawer, block: int) -> None:
-    for update in range(block * BLOCK, (block + 1) * BLOCK):
+def _batches(drawer: TaskDrawer, number: int) -> None:
+    for update in range(number * UPDATES, (number + 1) * UPDATES):
         drawer.draw(META_BATCH, "batch", update)
+
+
+def _augment(drawer: TaskDrawer, number: int) -> None:
+    pool = drawer.draw(META_BATCH, "batch", 0)
+    for update in range(number * UPDATES, (number + 1) * UPDATES):
+        drawer.augmented(pool, update)
 
 
 def spin() -> None:

@@ -56,6 +56,13 @@ def test_streaming_runs(tmp_path: Path) -> None:
     assert found["ratio"] > 0
 
 
+def test_drawing_runs(tmp_path: Path) -> None:
+    program("drawing.py", str(tmp_path / "out.json"), "--repeats", "1", "--busy", "0")
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["alone"].keys() == found["beside busy cores"].keys()
+    assert all(row["ms"] > 0 for row in found["alone"].values())
+
+
 def test_noisy_tasks_runs_and_never_makes_a_run_twice(tmp_path: Path) -> None:
     words = [
         "--data",

@@ -14,7 +14,7 @@ from derts.tasks.randomness import Seed
 
 EVALUATION_SEED = 12345
 """Makes the same test tasks for every run."""
-BLOCK = 16
+BLOCK = 32
 """Updates whose meta-batches are drawn together: many cost little more than one."""
 
 
