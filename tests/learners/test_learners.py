@@ -243,21 +243,6 @@ def test_inner_products_are_all_that_the_logits_need(kind: type[ANIL] | type[Pro
         torch.testing.assert_close(start, before)
 
 
-def test_prototypes_of_another_number_of_classes_share_the_network() -> None:
-    model = learner("protonet")
-    assert isinstance(model, ProtoNet)
-    wide = model.with_way(5)
-    pool = TaskPool.sample(images(), tasks=2, way=5, shot=1, query=2, seed=0)
-    with evaluation_mode(wide):
-        assert not model.backbone.training
-        (part,) = task_features(wide, images(), pool)
-        assert wide.logits(wide.adapt(part.support, pool.support_labels), part.query).shape[2] == 5
-    assert model.backbone.training
-    assert model.way == WAY
-    assert all(mine is other for mine, other in zip(model.parameters(), wide.parameters(),
-                                                    strict=True))  # fmt: skip
-
-
 @pytest.mark.parametrize("name", ["anil", "protonet", "maml"])
 def test_smoothing_spreads_targets_in_training_alone(
     name: str, letters: dict[str, ImageTable]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -28,15 +26,6 @@ class ProtoNet(ProductLearner[torch.Tensor]):
     ) -> None:
         super().__init__(backbone, way, smoothing, per_task_statistics)
         self.distance_divisor = distance_divisor
-
-    def with_way(self, way: int) -> ProtoNet:
-        """For tasks of another number of classes, which nothing that was learned depends on.
-
-        It shares its parameters with this one.
-        """
-        other = copy.copy(self)
-        other.way = way
-        return other
 
     def adapt(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """[T, S, dim], [T, S] -> prototypes [T, way, dim].
