@@ -193,6 +193,7 @@ def test_what_was_looked_at_serves_the_virtual_step(
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rewarded", ["clean", "mislabelled"])
 def test_it_learns_to_prefer_what_is_rewarded(letters: Tables, rewarded: str) -> None:
     """Half of the tasks are corrupted; a batch is rewarded by how clean or how corrupted it is.
