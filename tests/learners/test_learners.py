@@ -263,8 +263,10 @@ def test_smoothing_spreads_targets_in_training_alone(
     assert torch.equal(plain.outer_loss(table, pool).losses, smooth.outer_loss(table, pool).losses)
     for learner in (plain, smooth):
         learner.train()
-    spread = smooth.outer_loss(table, pool).losses
+    weighed: list[torch.Tensor] = []  # a strategy weighs by losses without smoothing
+    spread = smooth.outer_loss(table, pool, weighed.append).losses
     assert not torch.allclose(spread, plain.outer_loss(table, pool).losses)
+    torch.testing.assert_close(weighed[0], plain.outer_loss(table, pool).losses)
 
 
 def test_smoothed_losses_are_those_of_mixed_targets() -> None:

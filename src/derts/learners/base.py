@@ -88,8 +88,10 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
     def start(self, tasks: int) -> Adapted:
         """The meta-model without adaptation, for `tasks` tasks."""
 
-    def forward_tasks(self, images: ImageTable, pool: TaskPool) -> tuple[Tensor, Tensor]:
-        """Query losses [T] with graph, and accuracies [T], of the tasks of a meta-batch."""
+    def forward_tasks(self, images: ImageTable, pool: TaskPool) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the tasks of a meta-batch: query losses [T] with graph, the same without smoothing and
+        detached, and accuracies [T].
+        """
         indices = torch.cat((pool.support, pool.query), 1)
         as_they_are = self.training and pool.augmentation is None
         products = self.embedding.products_of(images, indices) if as_they_are else None
@@ -101,19 +103,22 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         adapted = self.adapt(support, send(pool.support_labels, self.device))
         labels = send(pool.query_labels, self.device)
         smoothing = self.smoothing if self.training else 0.0
-        return query_losses(self.logits(adapted, query), labels, smoothing)
+        logits = self.logits(adapted, query)
+        losses, accuracies = query_losses(logits, labels, smoothing)
+        plain = query_losses(logits.detach(), labels)[0] if smoothing else losses.detach()
+        return losses, plain, accuracies
 
     def outer_loss(
         self, images: ImageTable, pool: TaskPool, weights: Tensor | Weigh | None = None
     ) -> Outcome:
         """Weighted outer loss of a meta-batch.
 
-        `weights` [T] have mean 1 by convention; a function gets the tasks' losses [T], detached,
-        and returns the weights.
+        `weights` [T] have mean 1 by convention; a function gets the tasks' losses [T], detached and
+        without smoothing, and returns the weights.
         """
-        losses, accuracies = self.forward_tasks(images, pool)
+        losses, plain, accuracies = self.forward_tasks(images, pool)
         if callable(weights):
-            weights = weights(losses.detach())
+            weights = weights(plain)
         if weights is not None:
             weights = send(weights, losses.device).to(losses.dtype)
         weighted = losses if weights is None else losses * weights

@@ -97,7 +97,10 @@ class Strategy(ABC):
         return None
 
     def weigh(self, batch: MetaBatch, losses: torch.Tensor) -> torch.Tensor | None:
-        """Weights [T] for the outer loss, once the tasks' losses [T] (detached) are known."""
+        """Weights [T] for the outer loss, once the tasks' losses [T] are known.
+
+        These are detached and without label smoothing.
+        """
         return batch.weights
 
     def state_dict(self) -> State:

@@ -59,7 +59,7 @@ class CapturedUpdate:
         self.forward = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.forward, capture_error_mode=mode):
             begin()
-            self.losses, self.accuracies = learner.forward_tasks(images, self.pool)
+            self.losses, self.plain, self.accuracies = learner.forward_tasks(images, self.pool)
         self.backward = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.backward, pool=self.forward.pool(), capture_error_mode=mode):
             self.loss = (self.losses * self.weights).mean()
@@ -92,7 +92,7 @@ class CapturedUpdate:
         for name in names:
             getattr(self.pool, name).copy_(_pinned(getattr(pool, name)), non_blocking=True)
         self.forward.replay()
-        weights = weigh(self.losses)
+        weights = weigh(self.plain)
         if weights is None:
             self.weights.fill_(1.0)
         else:

@@ -86,15 +86,12 @@ class Updater:
             outcome.loss.backward()
             return outcome
         part, share = group.part(count), group.share(count)
-        losses = torch.zeros(0)
         if learner.embeds and not learner.per_task_statistics:
             # where every process has all tasks, each has all their statistics too
             set_total(learner.backbone, group.total if group.shares(count) else None)
 
         def weigh_mine(mine: torch.Tensor) -> torch.Tensor:
-            nonlocal losses
-            losses = group.gather(mine, count)
-            weights = weigh(losses)
+            weights = weigh(group.gather(mine, count))
             return share * (torch.ones_like(mine) if weights is None else weights[part].to(mine))
 
         outcome = learner.outer_loss(self.images, pool[part], weigh_mine)
@@ -106,6 +103,7 @@ class Updater:
             for value in buffers:
                 value.mul_(share)
             group.sum_tensors(buffers)
+        losses = group.gather(outcome.losses, count)
         return Outcome(outcome.loss.detach(), losses, group.gather(outcome.accuracies, count))
 
     def _finish(self, losses: torch.Tensor, accuracies: torch.Tensor) -> torch.Tensor:
