@@ -57,7 +57,9 @@ def main(folder: Path) -> None:
                 SMALL,
                 learner=LearnerConfig(learner, inner_steps=2),  # type: ignore[arg-type]
                 model=ModelConfig(width=4, batch_norm=batch_norm),  # type: ignore[arg-type]
-                augment=AugmentConfig(horizontal_flip=True, translation=2) if strategy == "us" else STILL,
+                augment=AugmentConfig(horizontal_flip=True, translation=2)
+                if strategy == "us"
+                else STILL,
                 # 13 tasks of which 7 are kept: batches of 5 and 2, the second too small to share
                 strategy=StrategyConfig(strategy, warmup=3, pool=13, ratio=0.5),  # type: ignore[arg-type]
             )
