@@ -1,4 +1,4 @@
-"""Trains in forked children that are killed on command; run by test_kill.py.
+"""Trains in forked children that are killed on command; run by test_kill.py (as a module).
 
 Forking after the imports makes a start cost milliseconds, so that a run can be killed many times.
 Arguments: run folder, number of kills, seed. Writes what happened to standard output as JSON.
@@ -15,20 +15,16 @@ from pathlib import Path
 
 import torch
 
-import derts.selection.rounds
-import derts.training.run_folder
-from derts.config import EvaluationConfig, ModelConfig, StrategyConfig, TaskConfig, TrainConfig
+import derts.selection.derts
 from derts.data import ImageTable, glyphs
 from derts.errors import DertsError
 from derts.training import resume, train
+from tests.tiny import tiny
 
-CONFIG = TrainConfig(
-    tasks=TaskConfig(shot=1, query=2, noise="tasks"),
-    model=ModelConfig(width=4),
-    evaluation=EvaluationConfig(tasks=20, query=3),
-    strategy=StrategyConfig("derts", warmup=3, pool=40, ratio=0.5),
-    updates=240,
-    meta_batch=4,
+CONFIG = tiny(
+    tasks={"noise": "tasks"},
+    strategy={"name": "derts", "warmup": 3, "pool": 40},
+    updates=160,
     validate_every=8,
     log_every=3,
     checkpoint_every=5,
@@ -46,16 +42,16 @@ def die_in_a_checkpoint() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         whole(handle)
 
-    derts.training.run_folder.os.fsync = fsync  # type: ignore[attr-defined]
+    os.fsync = fsync
 
 
 def die_in_a_selection() -> None:
     """The process is killed when a round's estimates are there but its choice is not."""
 
-    def choose(*_: object) -> None:
+    def noisy_tasks(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(derts.selection.rounds, "choose", choose)  # noqa: B010
+    setattr(derts.selection.derts, "noisy_tasks", noisy_tasks)  # noqa: B010
 
 
 def child(folder: Path, tables: dict[str, ImageTable], plan: str) -> int:

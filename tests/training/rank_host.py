@@ -4,38 +4,18 @@ Arguments: a folder. Writes its rank's weights for each learner and strategy, an
 """
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from derts.config import (
-    AugmentConfig,
-    EvaluationConfig,
-    HardwareConfig,
-    LearnerConfig,
-    ModelConfig,
-    StrategyConfig,
-    TaskConfig,
-    TrainConfig,
-)
 from derts.data import glyphs
 from derts.distributed import joined
 from derts.facility_location.two_rounds import select_two_rounds
 from derts.selection import UniformDifficulty
 from derts.training import Trainer
+from tests.tiny import tiny
 
-SMALL = TrainConfig(
-    tasks=TaskConfig(way=2, shot=1, query=2, noise="tasks"),
-    model=ModelConfig(width=4),
-    hardware=HardwareConfig(device="cpu"),
-    evaluation=EvaluationConfig(tasks=11, query=3),
-    updates=20,
-    meta_batch=5,
-    log_every=5,
-)
-STILL = AugmentConfig()
 STRATEGIES = ("random", "derts", "us", "ats")
 COMBINATIONS = [
     (learner, strategy, "shared")
@@ -53,15 +33,17 @@ def main(folder: Path) -> None:
         picks = select_two_rounds(rows, 20, shares=2, group=group).indices
         torch.save(picks, folder / f"picks-{group.rank}of{group.size}.pt")
         for learner, strategy, batch_norm in COMBINATIONS:
-            config = replace(
-                SMALL,
-                learner=LearnerConfig(learner, inner_steps=2),  # type: ignore[arg-type]
-                model=ModelConfig(width=4, batch_norm=batch_norm),  # type: ignore[arg-type]
-                augment=AugmentConfig(horizontal_flip=True, translation=2)
-                if strategy == "us"
-                else STILL,
+            config = tiny(
+                tasks={"way": 2, "noise": "tasks"},
+                hardware={"device": "cpu"},
+                evaluation={"tasks": 11},
+                learner={"name": learner, "inner_steps": 2},
+                model={"batch_norm": batch_norm},
+                augment={"horizontal_flip": True, "translation": 2} if strategy == "us" else {},
                 # 13 tasks of which 7 are kept: batches of 5 and 2, the second too small to share
-                strategy=StrategyConfig(strategy, warmup=3, pool=13, ratio=0.5),  # type: ignore[arg-type]
+                strategy={"name": strategy, "warmup": 3, "pool": 13},
+                meta_batch=5,
+                log_every=5,
             )
             logged: list[float] = []
 

@@ -13,14 +13,14 @@ import torch
 
 from derts.distributed import Group
 from derts.training.checkpoint import checkpoint_files, load_checkpoint
+from tests.tiny import TINY_WORDS
 
-HOST = Path(__file__).with_name("rank_host.py")
+ROOT = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-TINY = [
-    "--model.width", "4", "--tasks.shot", "1", "--tasks.query", "2", "--meta-batch", "4",
-    "--evaluation.tasks", "10", "--evaluation.query", "3", "--hardware.device", "cpu",
-    "--checkpoint-every", "10", "--log-every", "10", "--quiet",
+WORDS = [
+    *TINY_WORDS, "--hardware.device", "cpu", "--checkpoint-every", "10", "--log-every", "10",
+    "--meta-batch", "4", "--out", "run",
 ]  # fmt: skip
 
 
@@ -29,14 +29,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one and two processes trained, by rank_host.py."""
     folder = tmp_path_factory.mktemp("ranks")
     for launcher in ([sys.executable], TORCHRUN):
-        command = [*launcher, str(HOST), str(folder)]
+        command = [*launcher, "-m", "tests.training.rank_host", str(folder)]
         answer = subprocess.run(
-            command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
+            command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
         )
         assert answer.returncode == 0, answer.stderr
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -58,6 +59,7 @@ def test_two_processes_train_what_one_does(name: str, trained: Path) -> None:
         assert other["tasks"] == alone["tasks"]
 
 
+@pytest.mark.slow
 def test_two_processes_select_in_two_rounds_what_one_does_in_two_shares(trained: Path) -> None:
     alone, *pair = (torch.load(trained / f"picks-{name}.pt") for name in ("0of1", "0of2", "1of2"))
     assert all(torch.equal(alone, picks) for picks in pair)
@@ -105,8 +107,9 @@ def other_process(launcher: int) -> int:
     return other
 
 
+@pytest.mark.slow
 def test_a_killed_process_ends_the_job_and_any_number_goes_on(in_folder: Path) -> None:
-    demo = ["--preset", "demo", "derts", *TINY, "--updates", "100000", "--out", "run"]
+    demo = [*WORDS, "--strategy.name", "derts", "--updates", "100000"]
     process = start(*demo)
     try:
         reached = wait_for_checkpoint(10, process)
@@ -143,10 +146,11 @@ def test_a_killed_process_ends_the_job_and_any_number_goes_on(in_folder: Path) -
     assert updates == [*range(10, newest + 7, 10), newest + 7]
 
 
+@pytest.mark.slow
 def test_a_refusal_of_the_first_process_ends_the_others(in_folder: Path) -> None:
     (in_folder / "run").mkdir()
     (in_folder / "run" / "thesis.txt").write_text("years of work")
-    process = start("--preset", "demo", *TINY, "--out", "run")
+    process = start(*WORDS)
     _, said = process.communicate(timeout=60)
     assert process.returncode != 0
     lines = [line for line in said.splitlines() if line.startswith("derts: ")]
