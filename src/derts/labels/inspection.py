@@ -66,7 +66,7 @@ def image_features(
                 features = learner.features(pixels[None])[0]
             else:
                 set_context(learner.backbone, len(part))
-                features = learner.backbone(learner.normalise(pixels))
+                features = learner.embedding.run(learner.backbone, pixels, learner.dtype)
             found.append(features.float().cpu())
             advance(len(part))
     return torch.cat(found)[order.argsort()]
