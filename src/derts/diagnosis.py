@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,21 +179,13 @@ def _score_rows(found: PoolEstimate, pool: TaskPool) -> list[dict[str, Any]]:
 
 
 def auroc(scores: torch.Tensor, noisy: torch.Tensor) -> float:
-    """Chance that a noisy task scores above a clean one (AUROC), ties counting half.
+    """Chance that a noisy task scores above a clean one, ties counting half.
 
-    0.5 means that the scores [N] know nothing of `noisy` (bool [N]); for diagnosis, because no
-    strategy may know `noisy`. Not a number where all tasks are of one kind. Scores that are not
-    numbers count as highest.
+    scores [N], noisy bool [N] with both kinds; a score that is not a number counts as highest.
 
     >>> auroc(torch.tensor([0.1, 0.2, 0.2, 0.9]), torch.tensor([False, False, True, True]))
     0.875
     """
-    mask = noisy.detach().bool().cpu()
-    values = scores.detach().double().cpu().nan_to_num(nan=math.inf)
-    _, place, counts = values.unique(return_inverse=True, return_counts=True)
-    ranks = (counts.cumsum(0).double() - (counts - 1) / 2)[place]  # equal scores share their mean
-    positive, negative = int(mask.sum()), int((~mask).sum())
-    if positive == 0 or negative == 0:
-        return math.nan
-    above = float(ranks[mask].sum()) - positive * (positive + 1) / 2
-    return above / (positive * negative)
+    values = scores.double().nan_to_num(nan=torch.inf)
+    ours, theirs = values[noisy][:, None], values[~noisy]
+    return float((ours > theirs).double().mean() + (ours == theirs).double().mean() / 2)

@@ -66,7 +66,7 @@ def test_strategies_train_on_rotated_classes(name: str, letters: Tables) -> None
 def test_a_report_has_the_rotated_tasks_of_a_round(tmp_path: Path) -> None:
     train(CONFIG, out=tmp_path / "run")
     story = read_runs([tmp_path / "run"])[0]
-    found = tasks_of_round(story.config, story.records[-1], {})
+    found = tasks_of_round(story.config, story.kept_rounds[-1], {})
     assert not isinstance(found, str)
     images, pool = found
     assert pool.classes is not None

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import io
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -24,14 +25,12 @@ Examples:
 
 BASH = """# completion of derts for bash; written by: derts completion bash
 _derts() {{
-  local current="${{COMP_WORDS[COMP_CWORD]}}" command="${{COMP_WORDS[1]}}" words=""
-  case "$command" in {groups}) command="$command ${{COMP_WORDS[2]}}";; esac
-  case "$command" in
+  local current="${{COMP_WORDS[COMP_CWORD]}}" words=""
+  case " ${{COMP_WORDS[*]:1:COMP_CWORD-1}} " in
 {cases}
   esac
-  if [ "$COMP_CWORD" = 1 ]; then words="{first}"; fi
-{seconds}
-  if [ "$COMP_CWORD" = 1 ] || [[ "$current" == -* ]] || [ -n "$group" ]; then
+  # an option begins with a dash; all else that follows a command is a file
+  if [[ "$words" != --* ]] || [[ "$current" == -* ]]; then
     COMPREPLY=($(compgen -W "$words" -- "$current"))
   fi
 }}
@@ -74,19 +73,19 @@ def command_options() -> dict[str, list[str]]:
 
 def bash_script(commands: dict[str, list[str]]) -> str:
     """For bash's complete."""
-    groups = sorted({name.split()[0] for name in commands if " " in name})
-    cases = "\n".join(
-        f'    "{name}") words="{" ".join(options)}";;' for name, options in commands.items()
-    )
-    seconds = "  local group=\n"
-    for group in groups:
-        inner = " ".join(name.split()[1] for name in commands if name.startswith(f"{group} "))
-        seconds += (
-            f'  if [ "$COMP_CWORD" = 2 ] && [ "${{COMP_WORDS[1]}}" = {group} ]; then '
-            f'group=1; words="{inner}"; fi\n'
-        )
-    first = " ".join(sorted({name.split()[0] for name in commands}))
-    return BASH.format(groups="|".join(groups), cases=cases, first=first, seconds=seconds)
+    following: dict[str, list[str]] = {"  ": []}  # what may follow the words typed so far
+    for name, options in commands.items():
+        first, *second = name.split()
+        following["  "].append(first)
+        if second:
+            following.setdefault(f" {first} ", []).extend(second)
+        following[f" {name} *"] = options
+    cases = [
+        f"    {'*'.join(shlex.quote(part) if part else '' for part in words.split('*'))}) "
+        f'words="{" ".join(sorted(set(found)))}";;'
+        for words, found in following.items()
+    ]
+    return BASH.format(cases="\n".join(cases))
 
 
 def zsh_script(commands: dict[str, list[str]]) -> str:
@@ -99,16 +98,12 @@ def fish_script(commands: dict[str, list[str]]) -> str:
     """For fish, a line per word."""
     lines = ["# completion of derts for fish; written by: derts completion fish"]
     for name, options in commands.items():
-        words = name.split()
-        if len(words) == 1:
-            lines.append(f"complete -c derts -n __fish_use_subcommand -a {name}")
-        else:
-            lines.append(f"complete -c derts -n __fish_use_subcommand -a {words[0]}")
-            lines.append(
-                f"complete -c derts -n '__fish_seen_subcommand_from {words[0]}' -a {words[1]}"
-            )
-        seen = f"__fish_seen_subcommand_from {words[-1]}"
-        lines += [f"complete -c derts -n '{seen}' -l {option[2:]}" for option in options]
+        first, *second = name.split()
+        lines.append(f"complete -c derts -n __fish_use_subcommand -a {first}")
+        seen = f"complete -c derts -n '__fish_seen_subcommand_from {first}'"
+        lines += [f"{seen} -a {word}" for word in second]
+        seen = seen.replace(first, name.split()[-1])
+        lines += [f"{seen} -l {option[2:]}" for option in options]
     return "\n".join(dict.fromkeys(lines)) + "\n"
 
 

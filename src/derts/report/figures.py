@@ -136,7 +136,7 @@ def draw_figures(groups: Sequence[RunGroup]) -> FigureSheet:
             for against, unit in (("update", "updates"), ("seconds", "seconds")):
                 axes = sheet.add(f"{name}-{unit}", f"{what}, against {unit}")
                 _draw_curves(axes, groups, colors, event, key, against)
-    size = (SMALL[0], max(2.0, 1.3 + 0.45 * len(groups)))
+    size = (SMALL[0], max(2.2, 1.5 + 0.45 * len(groups)))
     _draw_phases(sheet.add("time", "Where the time went", size), groups)
     rounds = [group for group in groups if any(run.named("round") for run in group.runs)]
     noises = [event["noise"]["pool"] for group in rounds for run in group.runs
@@ -198,7 +198,7 @@ def _draw_phases(axes: Any, groups: Sequence[RunGroup]) -> None:
     axes.set_yticks(rows, [_label(group) for group in groups])
     axes.invert_yaxis()
     axes.set_xlabel("ms per update, evaluation apart")
-    axes.figure.legend(frameon=False, fontsize=8, ncols=6, loc="outside lower center")
+    axes.figure.legend(frameon=False, fontsize=8, ncols=3, loc="outside lower center")
 
 
 def _draw_noise(axes: Any, groups: Sequence[RunGroup], colors: dict[str, str]) -> None:

@@ -146,7 +146,8 @@ def _pools(views: Sequence[PoolView], figures: FigureSheet) -> str:
     grids = "".join(view.grids() for view in views)
     found = (
         "<h2>The pool as a map</h2><p>One dot is one task; hover over it, or touch it, to see its "
-        "images. Each column is a class as labelled; a red frame marks a wrong label.</p>"
+        "images. Each column is a class as labelled when the task was drawn; a red frame marks a "
+        "wrong label.</p>"
         f'<div class="figures maps">{maps}</div>'
     )
     if grids:

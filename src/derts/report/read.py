@@ -192,22 +192,31 @@ def _is_event(event: Event) -> bool:
 
     Where every update since the event before was skipped, there is no loss and no accuracy.
     """
+
+    def numbers(*names: str) -> bool:
+        return all(is_number(event.get(name)) for name in names)
+
     kind = event.get("event")
     if kind == "note":
         return isinstance(event.get("text"), str)
-    numbers = {"validation": ["update", "accuracy"], "round": ["update", "round"]}
-    wanted = numbers.get(str(kind), ["update"])
-    wanted += [name for name in ("loss", "accuracy") if kind == "update" and name in event]
-    if not isinstance(kind, str) or not isinstance(event.get("update"), int):
+    if not (isinstance(kind, str) and isinstance(event.get("update"), int) and numbers("update")):
         return False
-    if not all(is_number(event.get(name)) for name in wanted):
-        return False
+    if kind == "validation":
+        return numbers("accuracy")
     if kind == "update":
+        told = [name for name in ("loss", "accuracy") if name in event]
         seconds = event.get("seconds")
-        return isinstance(seconds, dict) and all(map(is_number, seconds.values()))
+        return (
+            numbers(*told) and isinstance(seconds, dict) and all(map(is_number, seconds.values()))
+        )
     if kind == "round":
-        noise, parts = event.get("noise"), event.get("parts", {})
-        if not isinstance(noise, dict) or not isinstance(parts, dict) or not noise.keys() >= NOISE:
-            return False
-        return all(value is None or is_number(value) for value in noise.values())
+        noise = event.get("noise")
+        return (
+            numbers("round", "pool", "looks_noisy")
+            and event["pool"] > 0
+            and isinstance(event.get("parts", {}), dict)
+            and isinstance(noise, dict)
+            and noise.keys() >= NOISE
+            and all(value is None or is_number(value) for value in noise.values())
+        )
     return True
