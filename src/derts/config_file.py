@@ -8,6 +8,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -55,7 +56,8 @@ def with_values(config: Config, values: Values, where: str, path: str = "") -> C
     >>> with_values(TrainConfig(), {"tasks": {"way": 3}}, where="example").tasks.way
     3
     """
-    hints = get_type_hints(type(config))
+    kind: Any = type(config)
+    hints = _annotations(kind)
     known = {item.name for item in fields(config)}  # type: ignore[arg-type]
     changes: dict[str, Any] = {}
     for key, value in values.items():
@@ -74,6 +76,11 @@ def with_values(config: Config, values: Values, where: str, path: str = "") -> C
         else:
             changes[name] = _checked(value, hints[name], f"{where}: {path}{key}")
     return replace(config, **changes)  # type: ignore[type-var]
+
+
+@cache
+def _annotations(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)  # a millisecond each time
 
 
 def _checked(value: Any, hint: Any, what: str) -> Any:
