@@ -15,11 +15,11 @@ from derts.errors import DertsError
 from derts.files import write_atomically
 from derts.progress import Advance
 from derts.statistics import Estimate, over_seeds, paired_difference
+from derts.training.checkpoint import SharedWarmup
 from derts.training.driver import Driver
 from derts.training.result import Result
 from derts.training.run_folder import Run
 from derts.training.trainer import Trainer
-from derts.training.warmup import SharedWarmup
 
 
 @dataclass

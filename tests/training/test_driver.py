@@ -11,11 +11,10 @@ from derts.config import TrainConfig
 from derts.data import ImageTable
 from derts.errors import DertsError
 from derts.training import Trainer, train
-from derts.training.checkpoint import checkpoint_files
+from derts.training.checkpoint import SharedWarmup, checkpoint_files
 from derts.training.driver import Driver
 from derts.training.run import train_in
 from derts.training.run_folder import Run, point_file
-from derts.training.warmup import SharedWarmup
 from tests.tiny import tiny
 from tests.training.records import timeless
 

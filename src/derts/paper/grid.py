@@ -24,10 +24,10 @@ from derts.memory import keep_freed_memory
 from derts.paper.board import Board
 from derts.paper.runs import GridRun
 from derts.progress import Advance
+from derts.training.checkpoint import SharedWarmup
 from derts.training.placement import place_table
 from derts.training.run import stop_requests, train_in
 from derts.training.trainer import Tables
-from derts.training.warmup import SharedWarmup
 
 Ending = Literal["finished", "stopped", "failed"]
 

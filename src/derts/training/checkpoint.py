@@ -1,9 +1,14 @@
-"""Checkpoints: written whole or not at all, read without running code from them."""
+"""Checkpoints: written whole or not at all, read without running code from them.
+
+Also what is in them apart from a Trainer's state: the best weights, a warm-up that runs share.
+"""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
+import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,11 +22,13 @@ from derts.errors import DertsError
 from derts.files import write_atomically
 
 Weights = dict[str, Tensor]
+State = dict[str, Any]
+Events = list[dict[str, Any]]
 KEEP = 2
 MAGIC = b"derts-checkpoint-1 "
 
 
-def save_checkpoint(folder: Path, update: int, state: dict[str, Any]) -> Path:
+def save_checkpoint(folder: Path, update: int, state: State) -> Path:
     """Write folder/update-NNNNNNN.ckpt and remove all but the newest two.
 
     The file is one line with a checksum, then what torch.save wrote.
@@ -45,7 +52,7 @@ def checkpoint_files(folder: Path) -> list[Path]:
 
 def newest_checkpoint(
     folder: Path, warn: Callable[[str], None] = lambda line: None
-) -> tuple[Path, dict[str, Any]] | None:
+) -> tuple[Path, State] | None:
     """The newest checkpoint that is whole, with its state; None where there is none at all.
 
     `warn` hears of a damaged one that was passed over; where all are damaged, that is an error.
@@ -72,7 +79,7 @@ def say(line: str) -> None:
     print(f"derts: {DertsError(line)}", file=sys.stderr)
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
+def load_checkpoint(path: Path) -> State:
     """The state in a checkpoint, its checksum verified; tensors and plain values only."""
     try:
         header, _, content = path.read_bytes().partition(b"\n")
@@ -113,3 +120,43 @@ def judged_weights(state: Mapping[str, Any]) -> Weights:
     best, last = state.get("best"), state["learner"]
     weights: Weights = last if best is None else best["weights"]
     return weights
+
+
+class SharedWarmup:
+    """A Trainer's state and a run's events after its warm-up: in a folder, or in memory.
+
+    >>> shared = SharedWarmup()
+    >>> shared.load() is None
+    True
+    >>> shared.save({"update": 5}, [])
+    >>> shared.load()
+    ({'update': 5}, [])
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self._held: tuple[State, Events] | None = None
+
+    def load(self) -> tuple[State, Events] | None:
+        """What was left here, if it is whole."""
+        if self.folder is None:
+            return copy.deepcopy(self._held)
+        try:
+            found = newest_checkpoint(self.folder)
+        except DertsError as error:
+            say(f"{str(error).rpartition(',')[0]}: the warm-up is done again")
+            return None
+        if found is None:
+            return None
+        lines = (self.folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
+        return found[1], [json.loads(line) for line in lines]
+
+    def save(self, state: State, events: Events) -> None:
+        """Leave the end of a warm-up for others."""
+        if self.folder is None:
+            self._held = copy.deepcopy((state, events))
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lines = "".join(json.dumps(event) + "\n" for event in events)
+        write_atomically(self.folder / "events.jsonl", lines.encode())
+        save_checkpoint(self.folder, state["update"], state)

@@ -6,16 +6,14 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from derts.errors import DISK_FULL, DertsError
 from derts.progress import Advance
 from derts.training.bad_numbers import BadNumbersError
-from derts.training.checkpoint import save_checkpoint
+from derts.training.checkpoint import SharedWarmup, save_checkpoint
 from derts.training.result import Event, Result, evaluation_event, make_result
 from derts.training.run_folder import Run, point_file
 from derts.training.trainer import Trainer
-from derts.training.warmup import SharedWarmup
 
 Listen = Callable[[Event], None]
 BAD_TASKS = "bad-tasks.safetensors"
@@ -63,8 +61,9 @@ class Driver:
         with self._one_line_errors():
             self._take_warmup()
             if trainer.update > until and self._result_at(until) is None:
+                where = "this run" if self.run is None else self.run.path
                 raise DertsError(
-                    f"{self._path} went on past update {until} without being evaluated there: "
+                    f"{where} went on past update {until} without being evaluated there: "
                     "remove the folder to train it again"
                 )
             # where a process was killed between a checkpoint and its result, this measures
@@ -83,10 +82,8 @@ class Driver:
                     trainer.log(evaluation_event("validation", trainer, trainer.validate()))
                 if trainer.update == self._warmup_end:
                     self._share_warmup()
-                if trainer.update % config.checkpoint_every == 0 or trainer.update in (
-                    *self.points,
-                    until,
-                ):
+                at_point = trainer.update in (*self.points, until)
+                if at_point or trainer.update % config.checkpoint_every == 0:
                     self._save()
                 result = self._measure(until)  # last: a result says that its model is there
             return result
@@ -94,10 +91,6 @@ class Driver:
     def events(self) -> list[Event]:
         """All events of the run, those from before it was resumed too."""
         return self._held if self.run is None else list(self.run.events())
-
-    @property
-    def _path(self) -> Path | None:
-        return None if self.run is None else self.run.path
 
     @property
     def _warmup_end(self) -> int:
@@ -173,6 +166,7 @@ class Driver:
             self.trainer.load_state_dict(state)
             for event in events:
                 self.trainer.log(event)
+            self._save()
 
     def _share_warmup(self) -> None:
         """Leave the end of the warm-up for others, or take theirs if they were first."""
@@ -187,7 +181,7 @@ class Driver:
 
     @contextmanager
     def _one_line_errors(self) -> Iterator[None]:
-        """What ends training for a reason that the user can mend, said in one line."""
+        """What ends training for a reason that the user can fix, said in one line."""
         run, trainer = self.run, self.trainer
         try:
             yield

@@ -17,13 +17,19 @@ from derts.errors import DertsError
 from derts.files import locked
 from derts.hardware import choose_device
 from derts.progress import Advance, progress
-from derts.training.checkpoint import checkpoint_files, judged_weights, newest_checkpoint, say
+from derts.training.checkpoint import (
+    SharedWarmup,
+    State,
+    checkpoint_files,
+    judged_weights,
+    newest_checkpoint,
+    say,
+)
 from derts.training.drawing import evaluation_tasks
 from derts.training.driver import Driver, Listen
 from derts.training.result import Result
 from derts.training.run_folder import Run
 from derts.training.trainer import Tables, Trainer
-from derts.training.warmup import SharedWarmup, State
 
 PASSED_ON = 5.0  # seconds in which torchrun repeats a signal that the terminal sent already
 

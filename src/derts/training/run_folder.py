@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 Event = dict[str, Any]
 KEEP_ROUNDS = 3
-# what a setting that a run's config does not name was when it was written
-AS_IT_WAS = TrainConfig()
 
 
 class Run:

@@ -87,15 +87,14 @@ class Trainer:
         self.strategy = build_strategy(config.strategy)
         self.clock = Clock(self.device)
         self.log = log
-        self.update = 0
-        self.tasks_trained = 0
+        self.update = self.tasks_trained = 0
         self.best: BestWeights | None = None
         self.streak = BadStreak()
         self.window = Window()
         self._acting: list[str] = []
         self._placed: dict[str, ImageTable] = {}
         self._evaluation_tasks: dict[tuple[str, int | None], TaskPool] = {}
-        needs_validation = "val" in tables and config.strategy.name == "ats"
+        by_validation = "val" in tables and config.strategy.name == "ats"
         self.context = Context(
             self.learner,
             self.images,
@@ -104,8 +103,7 @@ class Trainer:
             seed=config.seed,
             clock=self.clock,
             log=self._hear,
-            # beside the model where the strategy uses them, else where they are
-            validation_images=self._place("val") if needs_validation else tables.get("val"),
+            validation_images=self._place("val") if by_validation else tables.get("val"),
             draw_validation=self.drawer.draw_validation,
             group=self.group,
         )
@@ -250,8 +248,7 @@ class Trainer:
         self.clock.seconds = dict(state["seconds"])
         self.best = None if state["best"] is None else BestWeights(**state["best"])
         self.window = Window.from_state(state["window"], self.device)
-        self.streak.skipped = state["skipped"]
-        self.streak.in_a_row = state["skipped_in_a_row"]
+        self.streak.skipped, self.streak.in_a_row = state["skipped"], state["skipped_in_a_row"]
 
     def _place(self, split: str) -> ImageTable:
         """A split's images where the learner is, sent there once."""
