@@ -100,7 +100,8 @@ class FewShotModel:
                 f"{trained}: give {trained} class folders, train with --tasks.way {way}, or use "
                 "protonet, which takes any number"
             )
-        return self._build(way)  # prototypes: nothing that was learned depends on their number
+        # prototypes: nothing that was learned depends on their number
+        return self._build(way).to(self.learner.device)
 
     def pixels(self, image: AnyImage) -> torch.Tensor:
         """Any image as uint8 [size, size, channels]."""
