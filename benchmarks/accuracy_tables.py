@@ -252,12 +252,12 @@ def _command(file: Path, name: str, found: Results, notes: list[str]) -> str:
 
 def _other_recipe(found: Results, notes: list[str]) -> str:
     """Which settings the recipe has otherwise today, of those that decide the numbers."""
-    changed: dict[str, set[str]] = {}
+    changed: dict[str, dict[str, None]] = {}
     for (setting, _), seeds in found.items():
         for one in seeds.values():
-            for option in _changed(setting, one, _presets(notes)):
-                changed.setdefault(option, set()).add(setting.strategy)
-    told = [f"{' and '.join(sorted(names))} with `{option}`" for option, names in changed.items()]
+            options = dict.fromkeys(_changed(setting, one, _presets(notes)))
+            changed.setdefault(setting.strategy, {}).update(options)
+    told = [f"{name} with `{' '.join(options)}`" for name, options in changed.items() if options]
     return f"By an earlier recipe: {'; '.join(told)}." if told else ""
 
 
@@ -269,7 +269,11 @@ def _changed(setting: Setting, one: CellResult, presets: tuple[str, ...]) -> Ite
         for name in names:
             then = one.setting(group, name, today[group][name])
             if then != today[group][name] and name != "warmup":  # which follows the scale
-                yield f"--{group}.{name.replace('_', '-')} {then}"
+                option = name.replace("_", "-")
+                if isinstance(then, bool):
+                    yield f"--{group}.{option if then else f'no-{option}'}"
+                else:
+                    yield f"--{group}.{option} {then}"
 
 
 def not_run() -> str:
