@@ -257,7 +257,7 @@ def _other_recipe(found: Results, notes: list[str]) -> str:
         for one in seeds.values():
             options = dict.fromkeys(_changed(setting, one, _presets(notes)))
             changed.setdefault(setting.strategy, {}).update(options)
-    told = [f"{name} with `{' '.join(options)}`" for name, options in changed.items() if options]
+    told = [f"{name} with {', '.join(options)}" for name, options in changed.items() if options]
     return f"By an earlier recipe: {'; '.join(told)}." if told else ""
 
 
@@ -269,11 +269,11 @@ def _changed(setting: Setting, one: CellResult, presets: tuple[str, ...]) -> Ite
         for name in names:
             then = one.setting(group, name, today[group][name])
             if then != today[group][name] and name != "warmup":  # which follows the scale
-                option = name.replace("_", "-")
+                option = f"--{group}.{name.replace('_', '-')}"
                 if isinstance(then, bool):
-                    yield f"--{group}.{option if then else f'no-{option}'}"
+                    yield f"`{option}`" if then else f"no `{option}`"
                 else:
-                    yield f"--{group}.{option} {then}"
+                    yield f"`{option} {then}`"
 
 
 def not_run() -> str:

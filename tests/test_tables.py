@@ -60,11 +60,11 @@ def test_runs_by_another_recipe_are_named(tables: Any) -> None:
     accuracy = tables.accuracy
     name = "reproduce-table1-x0.3-augment"
     _, found, notes = accuracy.load_results(ROOT / "results" / f"{name}.json")
-    earlier = "By an earlier recipe: derts with `--strategy.no-balance`."
+    earlier = "By an earlier recipe: derts with no `--strategy.balance`."
     assert accuracy._other_recipe(found, notes) == earlier
     plain = [note.replace("gpu, augment", "gpu") for note in notes]
     told = accuracy._other_recipe(found, plain)
-    assert "random with `--augment.horizontal-flip --augment.translation 8`;" in told
+    assert "random with `--augment.horizontal-flip`, `--augment.translation 8`;" in told
     command = accuracy._command(Path(f"{name}.json"), "table1", found, notes)
     assert (
         "--preset gpu augment --updates-scale 0.3 --only strategy=random,strategy=derts" in command
