@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from derts.evaluation import evaluate
     from derts.facility_location import Selection, select
     from derts.gradients import estimate_gradients
+    from derts.labels import Trust, label_trust
     from derts.learners import ANIL, MAML, Learner, ProtoNet, build_learner
     from derts.learners.wrapped import OwnLearner
     from derts.predict import FewShotModel, load_model
@@ -57,6 +58,8 @@ _HOMES = {
     "estimate_gradients": "gradients",
     "select": "facility_location",
     "evaluate": "evaluation",
+    "label_trust": "labels",
+    "Trust": "labels",
     "from_dataset": "data",
     "glyphs": "data",
     "load_model": "predict",
@@ -82,12 +85,14 @@ __all__ = [
     "TaskPool",
     "TrainConfig",
     "Trainer",
+    "Trust",
     "__version__",
     "build_learner",
     "estimate_gradients",
     "evaluate",
     "from_dataset",
     "glyphs",
+    "label_trust",
     "load_model",
     "open_data",
     "select",

@@ -1,0 +1,242 @@
+"""The model behind `label_trust`: true classes, prototypes, and how labels are confused.
+
+Every image has one true class and one given class. Features of a true class are spread around
+its prototype, a given class comes from the true one by a confusion that is the same for all images
+of a class. Both are fitted to the given labels alone, by expectation maximisation:
+
+    P(true = c | x)         softmax of −β/2 · ‖x − prototype of c‖², x whitened within classes
+    P(given = k | true = c) confusion, drawn towards one rate of wrong labels for all
+    trust = P(true = given | x, given)
+
+An image is left out of its own prototype. β, how much the embedding is believed, is fitted as well:
+where classes overlap, β is small, and a label is distrusted only where another class is far more
+probable than chance. Prototypes are means of images weighted by trust. All that is fitted are sums
+over images, so parts of the data in several processes give the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from derts.distributed import Group
+from derts.labels.trust import Trust
+
+START_WRONG = 0.3  # share of wrong labels that the search for pairs begins with
+BLOCK = 1 << 24  # numbers that a block of images may take, features and classes each
+BELIEFS = tuple(2.0 ** (step / 2) for step in range(-16, 5))  # values of β that are tried
+RATES = (0.005, 0.02, 0.05, *(step / 20 for step in range(2, 18)))  # of wrong labels, likewise
+SHRINKAGE = 10.0  # images per dimension with which the spread within classes is half believed
+CLEAN_GAIN = 0.01  # nats per label by which wrong labels must explain more than none at all
+SAMPLED = 20_000  # images, at most, by which β is chosen
+PRIOR_WRONG = 0.02  # the rate of wrong labels before anything was seen …
+PRIOR_IMAGES = 20.0  # … which weighs as much as so many images
+
+
+class Mixture:
+    """The model: prototypes, whitening, belief β, confusion; and each image's trust so far."""
+
+    def __init__(
+        self, rows: Tensor, given: Tensor, sizes: Tensor, group: Group, strength: float
+    ) -> None:
+        self.rows, self.given, self.sizes, self.group = rows, given, sizes.to(rows.device), group
+        self.count, self.dim = len(sizes), rows.shape[1]
+        self.block = max(1, BLOCK // max(self.dim, self.count))
+        self.images = float(sizes.sum())
+        self.trusted = torch.ones(len(rows), device=rows.device)
+        first = self._sum(lambda part: rows[part].double().sum(0))
+        self.centre = (first / self.images).to(rows.dtype)
+        self.strength, self.belief, self.likelihood = strength, 1.0, 0.0
+        self.common = self._all_alike(START_WRONG)
+        # expected numbers [true, given], and what each image adds in its two likeliest cells
+        self.counts = self.common * 0
+        self.other, self.other_mass = given.clone(), torch.zeros(len(rows), device=rows.device)
+        self.own_mass = torch.zeros(len(rows), device=rows.device)
+        self.share = self.sizes / self.images  # of true classes
+
+    def _parts(self) -> Iterator[slice]:
+        for start in range(0, len(self.rows), self.block):
+            yield slice(start, start + self.block)
+
+    def _sum(self, of: Callable[[slice], Tensor]) -> Tensor:
+        """Σ over all images of all processes of what `of` gives for a part of them."""
+        total = None
+        for part in self._parts():
+            found = of(part)
+            total = found if total is None else total + found
+        if total is None:  # a process without images
+            total = of(slice(0, 0))
+        return self.group.total(total)
+
+    def _all_alike(self, wrong: float) -> Tensor:
+        """Confusion [true, given] with the same rate of wrong labels everywhere."""
+        others = wrong / (self.count - 1)
+        found = torch.full((self.count, self.count), others, dtype=torch.float64)
+        return found.fill_diagonal_(1 - wrong).to(self.rows.device)
+
+    def improve(self, one_rate: bool = False, sharper: float = 1.0, whiten: bool = True) -> None:
+        """One round: prototypes and whitening by trust, belief, then trust and confusion."""
+        self._fit_prototypes(whiten)
+        if one_rate:
+            self.belief, rate = self._best_belief_and_rate()
+            self.common, self.counts = self._all_alike(rate), self.counts * 0
+            self.own_mass, self.other_mass = self.own_mass * 0, self.other_mass * 0
+        else:
+            self.belief = self._best_belief() * sharper
+        counts = torch.zeros_like(self.counts)
+        for part in self._parts():
+            posterior, given = self._posterior(part), self.given[part, None]
+            counts.index_add_(0, given[:, 0], posterior.double())
+            own = posterior.gather(1, given).squeeze(1).float()
+            others = posterior.scatter(1, given, 0.0).max(1)
+            self.trusted[part] = self.own_mass[part] = own
+            self.other[part], self.other_mass[part] = others.indices, others.values.float()
+        self.counts = self.group.total(counts).T
+        total, right = self.counts.sum(), self.counts.diagonal().sum()
+        wrong = (total - right + PRIOR_WRONG * PRIOR_IMAGES) / (total + PRIOR_IMAGES)
+        self.common = self._all_alike(float(wrong))
+        self.share = (self.counts.sum(1) + 1) / (total + self.count)
+
+    def _fit_prototypes(self, whiten: bool) -> None:
+        """Means of the given classes weighted by trust."""
+        dim = self.dim
+
+        def sums(part: slice) -> Tensor:
+            weighted = (self.rows[part] - self.centre) * self.trusted[part, None]
+            joined = torch.cat((weighted, self.trusted[part, None].to(weighted)), 1).double()
+            found = torch.zeros(self.count, dim + 1, dtype=torch.float64, device=self.rows.device)
+            return found.index_add_(0, self.given[part], joined)
+
+        total = self._sum(sums)
+        self.weights = total[:, dim]
+        self.means = (total[:, :dim] / self.weights[:, None].clamp(min=1e-12)).to(self.rows.dtype)
+
+        if whiten:
+            self.whiten = self._whitening()
+        self.prototypes = self.means @ self.whiten
+
+    def _whitening(self) -> Tensor:
+        """[d, d] after which the spread within classes is about the same in all directions."""
+        dim = self.dim
+
+        def spread(part: slice) -> Tensor:
+            apart = self.rows[part] - self.centre - self.means[self.given[part]]
+            return (apart * self.trusted[part, None]).T.double() @ apart.double()
+
+        freedom = float((self.weights - 1).clamp(min=0).sum())
+        covariance = self._sum(spread) / max(freedom, 1.0)
+        level = float(covariance.diagonal().mean()) or 1.0
+        shrinkage = SHRINKAGE * dim / (SHRINKAGE * dim + freedom)
+        identity = torch.eye(dim, dtype=torch.float64, device=self.rows.device)
+        mixed = (1 - shrinkage) * covariance + (shrinkage + 1e-6) * level * identity
+        root = torch.linalg.cholesky(mixed)  # x ↦ x L⁻ᵀ for mixed = L Lᵀ
+        whiten: Tensor = torch.linalg.solve_triangular(root, identity, upper=False).T
+        return whiten.to(self.rows)
+
+    def _distances(self, part: slice) -> Tensor:
+        """Squared distances [n, C] to the prototypes, each image left out of its own."""
+        rows = (self.rows[part] - self.centre) @ self.whiten
+        lengths = rows.square().sum(1, keepdim=True) + self.prototypes.square().sum(1)
+        found = (lengths - 2 * rows @ self.prototypes.T).clamp(min=0)
+        given, own = self.given[part, None], self.trusted[part, None]
+        mass = self.weights[self.given[part], None].to(own)
+        # without itself the mean lies further away; the last one of a class has none
+        further = (mass / (mass - own).clamp(min=1e-6)).square().clamp(max=1e4)
+        found.scatter_(1, given, found.gather(1, given) * further.to(found))
+        empty = self.weights < 1e-6
+        filled: Tensor = found.masked_fill(empty, float("inf")) if bool(empty.any()) else found
+        return filled
+
+    def _posterior(self, part: slice) -> Tensor:
+        """P(true class | features, given class) [n, C]."""
+        logits = -0.5 * self.belief * self._distances(part) + self._prior(part)
+        found: Tensor = logits.softmax(1)
+        return found
+
+    def _prior(self, part: slice) -> Tensor:
+        """Logarithm of P(true class) · P(given class | true class) [n, C].
+
+        An image is left out of the confusions that it itself is likely to be a case of.
+        """
+        size = self.counts.sum(1)
+        strength = self.strength * size.clamp(min=1)
+        mixed = (self.counts + strength[:, None] * self.common) / (size + strength)[:, None]
+        found = (self.share[:, None] * mixed).log().T[self.given[part]].to(self.rows.dtype)
+        cells = (self.given[part], self.own_mass[part]), (self.other[part], self.other_mass[part])
+        for true, mass in cells:
+            kept = (self.counts[true, self.given[part]] - mass).clamp(min=0)
+            kept = kept + strength[true] * self.common[true, self.given[part]]
+            chance = self.share[true] * kept / (size[true] - mass + strength[true])
+            found.scatter_(1, true[:, None], chance.log()[:, None].to(found))
+        return found
+
+    def _best_belief_and_rate(self) -> tuple[float, float]:
+        """β and the rate of wrong labels under which the given labels are most probable."""
+        step = max(1, round(self.images / SAMPLED))
+        rates = torch.tensor(RATES, dtype=torch.float64, device=self.rows.device)
+
+        def likelihoods(part: slice) -> Tensor:
+            distances, given = self._distances(part)[::step], self.given[part][::step, None]
+            share = self.share.log().to(distances)
+            found = []
+            for belief in BELIEFS:
+                chances = (-0.5 * belief * distances + share).softmax(1).double()
+                right = chances.gather(1, given)
+                mixed = (1 - rates) * right + rates * (1 - right) / (self.count - 1)
+                found.append(mixed.clamp(min=1e-300).log().sum(0))
+            return torch.stack(found)
+
+        total = self._sum(likelihoods) / max(1, round(self.images / step)) * self.images
+        total = total + PRIOR_IMAGES * (
+            PRIOR_WRONG * rates.log() + (1 - PRIOR_WRONG) * (1 - rates).log()
+        )
+        place = int(total.argmax())
+        if float(total.max() - total[:, 0].max()) < CLEAN_GAIN * self.images:
+            place = int(total[:, 0].argmax()) * len(RATES)
+        return BELIEFS[place // len(RATES)], RATES[place % len(RATES)]
+
+    def _best_belief(self) -> float:
+        """The β under which the given labels are most probable."""
+        step = max(1, round(self.images / SAMPLED))
+
+        def likelihoods(part: slice) -> Tensor:
+            distances = self._distances(part)[::step]
+            prior = self._prior(part)[::step]
+            share = self.share.log().to(distances)
+            found = []
+            for belief in BELIEFS:
+                logits = -0.5 * belief * distances
+                joint = (logits + prior).logsumexp(1) - (logits + share).logsumexp(1)
+                found.append(joint.double().sum())
+            return torch.stack(found)
+
+        total = self._sum(likelihoods) * step
+        self.likelihood = float(total.max())
+        best: float = BELIEFS[int(total.argmax())]
+        return best
+
+    def trust(self, names: tuple[str, ...], note: str) -> Trust:
+        """What was found, on the CPU."""
+        sure, suggestion = [], []
+        counts = torch.zeros(self.count, self.count, dtype=torch.float64, device=self.rows.device)
+        for part in self._parts():
+            posterior = self._posterior(part)
+            counts.index_add_(0, self.given[part], posterior.double())
+            most = posterior.max(1)
+            sure.append(most.values.float().cpu())
+            suggestion.append(most.indices.cpu())
+        counts = self.group.total(counts)
+        wrong = (counts / counts.sum(1, keepdim=True).clamp(min=1e-12)).T
+        own = self.weights[self.given].cpu().float() - self.trusted.cpu()
+        return Trust(
+            self.trusted.cpu(),
+            self.given.cpu(),
+            torch.cat(suggestion) if suggestion else torch.zeros(0, dtype=torch.long),
+            torch.cat(sure) if sure else torch.zeros(0),
+            own.clamp(min=0),
+            wrong.float().cpu(),
+            names,
+            note,
+        )

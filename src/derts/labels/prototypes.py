@@ -1,0 +1,119 @@
+"""Trust from class prototypes: which labels of a data set are wrong, seen in an embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from derts.distributed import Group
+from derts.errors import DertsError
+from derts.labels.mixture import BLOCK, Mixture
+from derts.labels.trust import Trust
+
+ROUNDS = 8  # of expectation maximisation …
+FIRST = 3  # … of which the first begin with one rate for all classes, or look for pairs
+SHARPER = 4.0  # × β in the first rounds that look for pairs: clear cases show the pattern
+PAIRS_GAIN = 0.08  # nats per label by which confused pairs must explain labels better than one rate
+ALIKE, PAIRS = 5.0, 0.2  # × a class's images: how much of its confusion is that of all classes
+
+
+def label_trust(
+    features: Tensor | NDArray[Any],
+    labels: Tensor | NDArray[Any] | Sequence[Any],
+    *,
+    classes: Sequence[str] | None = None,
+    group: Group | None = None,
+) -> Trust:
+    """How far each of n labels can be trusted, from features [n, d] of any kind.
+
+    labels are n whole numbers or names. `classes` names the numbers 0 … C − 1. With a `group` of
+    processes each gives its own images, labels as numbers and `classes`, and gets their trust.
+
+    >>> random = torch.Generator().manual_seed(0)
+    >>> true = torch.arange(600) % 6
+    >>> rows = 3 * torch.eye(6)[true] + torch.randn(600, 6, generator=random)
+    >>> given = true.clone()
+    >>> given[:120] = (given[:120] + 1 + torch.arange(120) % 5) % 6
+    >>> trust = label_trust(rows, given)
+    >>> bool(trust.probability[:120].mean() < 0.2), bool(trust.probability[120:].mean() > 0.9)
+    (True, True)
+    """
+    group = group or Group()
+    numbers, names = _numbered(labels, classes, group)
+    rows = _checked(features, len(numbers))
+    numbers = numbers.to(rows.device)
+    count = len(names)
+    sizes = group.total(torch.bincount(numbers, minlength=count).double())
+    alone = [names[place] for place in (sizes < 2).nonzero().squeeze(1).tolist()]
+    if count - len(alone) < 2:
+        raise DertsError(
+            f"trust needs two classes with two images or more: {_listed(alone)} has fewer; add "
+            "images or classes"
+        )
+    alike = Mixture(rows, numbers, sizes, group, ALIKE)
+    pairs = Mixture(rows, numbers, sizes, group, PAIRS)
+    for number in range(ROUNDS):
+        alike.improve(one_rate=number < FIRST, whiten=number in (0, FIRST))
+        sharper = SHARPER if number < FIRST else 1.0
+        pairs.improve(sharper=sharper, whiten=number in (0, FIRST))
+    gained = (pairs.likelihood - alike.likelihood) / pairs.images
+    model = pairs if gained > PAIRS_GAIN else alike
+    note = ""
+    if alone:
+        note = f"a class with one image cannot be judged: {_listed(alone)}"
+    return model.trust(tuple(names), note)
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
+
+
+def _numbered(
+    labels: Tensor | NDArray[Any] | Sequence[Any], classes: Sequence[str] | None, group: Group
+) -> tuple[Tensor, list[str]]:
+    """Labels as int64 [n] 0 … C − 1, and the names of the C classes."""
+    values = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if values.ndim != 1:
+        raise DertsError(f"labels have shape {list(values.shape)}; give one label per image")
+    if classes is not None:
+        if values.dtype.kind not in "iu" or (
+            len(values) and not 0 <= values.min() <= values.max() < len(classes)
+        ):
+            raise DertsError(
+                f"with classes, labels are whole numbers from 0 to {len(classes) - 1}: "
+                "number them, or leave classes out"
+            )
+        return torch.from_numpy(values.astype(np.int64)), [str(name) for name in classes]
+    if not group.alone:
+        raise DertsError("several processes need classes=…, the same in all of them")
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise DertsError("some labels are not numbers (NaN): leave those images out")
+    found, places = np.unique(values, return_inverse=True)
+    return torch.from_numpy(places.astype(np.int64).reshape(-1)), [str(name) for name in found]
+
+
+def _checked(features: Tensor | NDArray[Any], count: int) -> Tensor:
+    try:
+        rows = features if isinstance(features, Tensor) else torch.from_numpy(np.asarray(features))
+    except TypeError:
+        raise DertsError("features are not numbers: give a matrix [images, dimensions]") from None
+    if rows.ndim != 2 or len(rows) != count:
+        raise DertsError(
+            f"features have shape {list(rows.shape)} beside {count} labels: give a matrix "
+            "[images, dimensions] with a row for each label"
+        )
+    if not rows.is_floating_point():
+        rows = rows.float()
+    for start in range(0, len(rows), max(1, BLOCK // max(rows.shape[1], 1))):
+        part = rows[start : start + max(1, BLOCK // max(rows.shape[1], 1))]
+        finite = part.isfinite().all(1)
+        if not bool(finite.all()):
+            bad = start + int((~finite).nonzero()[0])
+            raise DertsError(f"row {bad} of the features is not finite: leave that image out")
+    return rows.detach()

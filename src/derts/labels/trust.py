@@ -1,0 +1,64 @@
+"""Trust: how far can each label be relied on? One object for training, inspecting and cleaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Trust:
+    """Of n labels among C classes; tensors are on the CPU.
+
+    probability  float32 [n]   that the given label is right
+    given        int64 [n]     the given class
+    suggestion   int64 [n]     the class that it looks like most, the given one included
+    sure         float32 [n]   probability of the suggestion
+    rests_on     float32 [n]   trusted images of the given class that the judgement rests on
+    wrong        float32 [C, C]  estimated share of images given as class k (column) that are truly
+                               of class c (row); columns sum to 1
+    classes      names of the classes
+    note         what cannot be judged; empty where all can
+    """
+
+    probability: Tensor
+    given: Tensor
+    suggestion: Tensor
+    sure: Tensor
+    rests_on: Tensor
+    wrong: Tensor
+    classes: tuple[str, ...]
+    note: str = ""
+
+    def __len__(self) -> int:
+        return len(self.probability)
+
+    @property
+    def share_wrong(self) -> float:
+        """Estimated share of labels that are wrong."""
+        return float(1 - self.probability.double().mean()) if len(self) else 0.0
+
+    @property
+    def order(self) -> Tensor:
+        """int64 [n]: the labels from the least to the most trustworthy."""
+        return self.probability.argsort(stable=True)
+
+    def pairs(self, most: int = 10) -> list[tuple[str, str, float]]:
+        """The commonest mistakes: given class, true class, share of the given class's images."""
+        off = self.wrong - torch.diag(self.wrong.diagonal())
+        values, places = off.flatten().sort(descending=True)
+        count = len(self.classes)
+        found = []
+        for value, place in zip(values[:most].tolist(), places[:most].tolist(), strict=True):
+            if value > 0:
+                true, given = divmod(place, count)
+                found.append((self.classes[given], self.classes[true], value))
+        return found
+
+    def __repr__(self) -> str:
+        return (
+            f"Trust({len(self)} labels of {len(self.classes)} classes, "
+            f"{100 * self.share_wrong:.1f}% look wrong)"
+        )
