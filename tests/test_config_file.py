@@ -48,7 +48,7 @@ def test_later_presets_and_files_win(tmp_path: Path) -> None:
         ("updates = 0", "--updates is 0: it must be between 1 and"),
         ("[tasks]\nnoise = 'loud'", "choose one of none, swap, tasks"),
         ("[optimiser]\nlr = -1", "--optimiser.lr is -1.0: it must be between"),
-        ("[optimiser]\nweight_decay = nan", "weight-decay is nan"),
+        ("[optimiser]\nclip = nan", "clip is nan"),
         ("[strategy]\nratio = 2.0", "strategy.ratio is 2.0"),
         ("seed = 99999999999999999999999", "--seed is"),
         ("updates = ", "not a TOML file"),

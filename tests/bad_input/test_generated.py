@@ -34,6 +34,8 @@ from derts.training.checkpoint import MAGIC, checkpoint_files, load_checkpoint
 from derts.training.run import open_trainer
 from derts.training.run_folder import Run
 
+pytestmark = pytest.mark.slow
+
 Attempt = Callable[[list[str]], tuple[int, str]]
 
 

@@ -11,6 +11,8 @@ import pytest
 from derts.cli import run
 from derts.paper.cells import NAMES, cells
 
+pytestmark = pytest.mark.slow
+
 GLYPHS = ["--dataset", "glyphs", "--updates-scale", "0.0002", "--seeds", "1", "--quiet"]
 WORDS = [
     "reproduce", "table1", "--dataset", "glyphs", "--updates-scale", "0.0005", "--seeds", "2",

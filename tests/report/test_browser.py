@@ -11,7 +11,10 @@ from derts.report.page import make_report
 from derts.training.run_folder import Run
 from tests.report.browser import Browser, browser, missing
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here"),
+]
 
 
 @pytest.fixture(scope="module")

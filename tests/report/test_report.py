@@ -21,6 +21,8 @@ from derts.report.pictures import tasks_of_round
 from derts.report.read import comparison_of, group_runs, read_runs
 from derts.training.run_folder import Event, Run
 
+pytestmark = pytest.mark.slow
+
 
 class Collector(HTMLParser):
     """Every tag with its attributes, and whether they close in order."""

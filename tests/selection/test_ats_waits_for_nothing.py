@@ -28,6 +28,8 @@ from derts.selection.ats import AdaptiveScheduler
 from derts.training import Trainer
 from derts.training.bad_numbers import GuardedStep
 
+pytestmark = pytest.mark.slow
+
 Tables = dict[str, ImageTable]
 
 SMALL = TrainConfig(

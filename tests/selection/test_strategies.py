@@ -35,7 +35,11 @@ SMALL = TrainConfig(
 LEARNERS = {
     name: ("anil", "maml") if name == "ats" else ("anil", "maml", "protonet") for name in STRATEGIES
 }
-PAIRS = [(strategy, learner) for strategy, names in LEARNERS.items() for learner in names]
+PAIRS = [
+    pytest.param(strategy, learner, marks=[pytest.mark.slow] if learner == "maml" else [])
+    for strategy, names in LEARNERS.items()
+    for learner in names
+]
 
 
 def config(strategy: str, learner: str) -> TrainConfig:

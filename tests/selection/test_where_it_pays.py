@@ -29,6 +29,8 @@ from derts.training import Trainer, train
 from derts.training.result import updates_at_random
 from derts.training.run import open_trainer
 
+pytestmark = pytest.mark.slow
+
 Tables = dict[str, ImageTable]
 CLEAN = TrainConfig(
     data="glyphs-60x15",

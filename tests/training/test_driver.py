@@ -18,6 +18,8 @@ from derts.training.run_folder import Run, point_file
 from tests.tiny import tiny
 from tests.training.records import timeless
 
+pytestmark = pytest.mark.slow
+
 Tables = dict[str, ImageTable]
 CONFIG = tiny(strategy={"name": "derts"}, validate_every=4, log_every=3, checkpoint_every=5)
 RANDOM = replace(CONFIG, strategy=replace(CONFIG.strategy, name="random"))
