@@ -13,6 +13,8 @@ from derts.diagnosis import diagnose, distance_rank_correlation, relative_error
 from derts.learners import build_learner
 from derts.tasks import TaskNoise, TaskPool, generator
 
+pytestmark = pytest.mark.slow
+
 Tables = dict[str, ImageTable]
 
 

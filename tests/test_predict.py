@@ -18,6 +18,8 @@ from derts.errors import DertsError
 from derts.predict import load_model
 from derts.training.checkpoint import checkpoint_files
 
+pytestmark = pytest.mark.slow
+
 SMALL = [
     "--model.width", "12", "--tasks.way", "3", "--tasks.shot", "3", "--tasks.query", "4",
     "--meta-batch", "4", "--evaluation.tasks", "10", "--evaluation.query", "4", "--quiet",

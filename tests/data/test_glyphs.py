@@ -22,6 +22,7 @@ def _draw_shapes_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODULE, "_distinct_characters", shapes_once)  # takes seconds
 
 
+@pytest.mark.slow
 def test_same_seed_same_bytes() -> None:
     first, again = (glyphs(characters=30, images_per_character=5, cache=False) for _ in range(2))
     other = glyphs(characters=30, images_per_character=5, seed=1, cache=False)

@@ -23,6 +23,8 @@ from derts.paper.runs import GridRun, make_runs, point_file, to_run
 from derts.training.checkpoint import checkpoint_files
 from derts.training.run_folder import Run
 
+pytestmark = pytest.mark.slow
+
 
 def do(run: GridRun, stopping: Callable[[], bool] = lambda: False) -> tuple[str, str]:
     return GridWorker("cpu").do(run, lambda count=1, note=None: None, stopping)

@@ -41,7 +41,7 @@ def trained(config: TrainConfig, tables: Tables) -> tuple[Trainer, list[dict[str
     return trainer, [event for event in events if event["event"] == "round"]
 
 
-@pytest.mark.parametrize("name", ["protonet", "anil", "maml"])
+@pytest.mark.parametrize("name", ["protonet", "anil", pytest.param("maml", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("preset", ["paper", "paper-noisy", "derts"])
 def test_every_preset_trains_every_learner(name: str, preset: str, letters: Tables) -> None:
     chosen = apply_presets([preset], SMALL)
@@ -102,6 +102,7 @@ def test_no_strategy_reads_the_true_labels(letters: Tables) -> None:
         assert torch.equal(value, expected[key])
 
 
+@pytest.mark.slow
 def test_a_comparison_shares_the_warm_up_and_pairs_seeds(tmp_path: Path, letters: Tables) -> None:
     variants = {"random": {"strategy": {"name": "random"}}, "derts": {}, "again": {}}
     found = compare(SMALL, variants, (0, 1), letters)
