@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import cast
 
 import numpy as np
 import torch
@@ -52,8 +53,7 @@ def unit_points(points: Tensor) -> tuple[Tensor, float]:
 def factors(grid: Tensor) -> tuple[Tensor, Tensor]:
     """Matrices [N, d + 2] and [d + 2, N] whose product is the squared distances [N, N].
 
-    Every term and partial sum is a multiple of 1 / GRID² below 4, so float64 holds it exactly: no
-    order of summation, fused multiply-add or device makes a difference, and duplicates are at 0.
+    Every term and partial sum is a multiple of 1 / GRID² below 4, so float64 holds it exactly.
     """
     norms = grid.square().sum(1, keepdim=True)
     ones = torch.ones_like(norms)
@@ -64,9 +64,8 @@ class Distances:
     """The distance matrix of ``points`` [N, d] on the CPU, in units of ``scale``; all ≤ 1.
 
     Kept in memory if it needs at most ``memory_limit_gib``, else recomputed by blocks of rows.
-    Coordinates are rounded to 2⁻²⁵ of the diameter; from there on squared distances are exact, so
-    that the matrix is symmetric and the same on every device, bit for bit. Quick sums are float32
-    and err by QUICK_ERROR at most.
+    Symmetric, and the same on every device, bit for bit. Quick sums are float32 and err by
+    QUICK_ERROR at most.
 
     >>> distances = Distances(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), memory_limit_gib=1.0)
     >>> distances.row(0) * distances.scale
@@ -84,24 +83,21 @@ class Distances:
         height = max(4, BLOCK_ENTRIES // self.count) if self.cheap_rows else PRODUCT_ROWS
         self._height = min(self.count, height)
         # Reused by every pass: fresh arrays of this size cost page faults, the more so from torch.
-        self._block = torch.from_numpy(self._empty(self._height))
+        self._block = self._empty(self._height)
         self._squares = torch.from_numpy(np.empty((self._height, self.count)))
-        self._kept: Tensor | None = None
         self._totals: list[tuple[Tensor, Tensor]] = []
-        if keep:
-            kept = torch.from_numpy(self._empty(self.count))
-            self._fill(kept, mirror=not cheap)
-            self._kept = kept
+        self._kept = self._filled(mirror=not cheap) if keep else None
 
-    def _empty(self, height: int) -> Floats:
-        return np.empty((height, self.count), np.float32)
+    def _empty(self, height: int) -> Tensor:
+        return torch.from_numpy(np.empty((height, self.count), np.float32))
 
     def _parts(self, count: int) -> Iterator[slice]:
         for start in range(0, count, self._height):
             yield slice(start, min(start + self._height, count))
 
-    def _fill(self, matrix: Tensor, mirror: bool) -> None:
+    def _filled(self, mirror: bool) -> Tensor:
         """All of it, or, where products are dear, one triangle and its mirror image."""
+        matrix = self._empty(self.count)
         for rows in self._parts(self.count):
             first = rows.start if mirror else 0
             block = self._compute(rows, first, matrix[rows, first:])
@@ -109,6 +105,7 @@ class Distances:
                 matrix[rows.stop :, rows] = matrix[rows, rows.stop :].T
             else:  # while the block is still in the cache
                 self._totals.append((block.sum(1), block.max()))
+        return matrix
 
     def _compute(self, rows: slice | Tensor, first: int, out: Tensor) -> Tensor:
         squares = self._squares.view(-1)[: out.numel()].view(out.shape)
@@ -129,18 +126,20 @@ class Distances:
             self._compute(indices[part], 0, out[part])
         return out
 
+    def _gathered(self, indices: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Blocks of the rows at indices, one after the other in the same memory."""
+        for part in self._parts(len(indices)):
+            yield part, self._gather(indices[part], self._block[: part.stop - part.start])
+
     def row(self, index: int) -> Floats:
         """Distances of one row to all rows, float32 [N]; not to be changed."""
-        row: Floats = (
-            self.rows(np.array([index]))[0] if self._kept is None else self._kept[index].numpy()
-        )
-        return row
+        if self._kept is None:
+            return cast(Floats, self.rows(np.array([index]))[0])
+        return cast(Floats, self._kept[index].numpy())
 
     def rows(self, indices: Integers) -> Floats:
         """Distances of the rows ``indices`` [b] to all rows, float32 [b, N]; a fresh array."""
-        out = self._empty(len(indices))
-        self._gather(torch.from_numpy(indices), torch.from_numpy(out))
-        return out
+        return self._gather(torch.from_numpy(indices), self._empty(len(indices))).numpy()
 
     def totals(self) -> tuple[Doubles, float]:
         """The sum of each row, quick, float64 [N], and the largest distance."""
@@ -160,47 +159,34 @@ class Distances:
 
     def exact_gains(self, indices: Integers, cap: Floats) -> Doubles:
         """Σ_j max(0, cap_j − D_ij) for each i of ``indices`` [b], exact, float64 [b]."""
-        limit, index, capped = torch.from_numpy(cap), torch.from_numpy(indices), []
-        for part in self._parts(len(indices)):
-            block = self._gather(index[part], self._block[: part.stop - part.start])
+        limit, capped = torch.from_numpy(cap), []
+        for _, block in self._gathered(torch.from_numpy(indices)):
             # The smaller of two float32 is exact; their difference would not be.
             capped.append(torch.minimum(block, limit, out=block).sum(1, dtype=torch.float64))
         return _array(limit.sum(dtype=torch.float64) - torch.cat(capped))
 
     def lost_gains(self, indices: Integers, low: Floats, high: Floats) -> Doubles:
-        """Σ_j high_j − clip(D_ji, low_j, high_j) over j of ``indices``, quick, float64 [N].
+        """What each candidate i loses when the caps of rows ``indices`` fall from high to low.
 
-        This is what candidate i loses when the caps of those rows fall from high to low.
+        Σ_j high_j − clip(D_ji, low_j, high_j), quick, float64 [N].
         """
-        index = torch.from_numpy(indices)
         lower, upper = torch.from_numpy(low)[:, None], torch.from_numpy(high)[:, None]
         lost = torch.zeros(self.count, dtype=torch.float64)
-        for part in self._parts(len(indices)):
-            block = self._gather(index[part], self._block[: part.stop - part.start])
+        for part, block in self._gathered(torch.from_numpy(indices)):
             torch.maximum(block, lower[part], out=block)
             lost += torch.sub(upper[part], block, out=block).clamp_(min=0).sum(0)
         return _array(lost)
 
     def below(self, cap: Floats) -> Entries:
-        """All entries D_ji < cap_j, row by row.
-
-        Returns their columns i int32 [E], their values float32 [E] and where each row begins,
-        int64 [N + 1].
+        """All entries D_ji < cap_j, row by row: columns i int32 [E], values float32 [E] and where
+        each row begins, int64 [N + 1].
         """
         limit = torch.from_numpy(cap)[:, None]
-        # Whole words, so that zeros can be skipped eight at a time.
-        words = np.zeros(-(-self._height * self.count // 8), np.int64)
-        mask = words.view(bool)
         columns, values, lengths = [], [], []
         for rows in self._parts(self.count):
-            block, height = self._view(rows), rows.stop - rows.start
-            mask[height * self.count :] = False
-            here = torch.from_numpy(mask[: height * self.count].reshape(height, self.count))
-            torch.lt(block, limit[rows], out=here)
-            some = np.flatnonzero(words != 0)
-            within = np.flatnonzero(words[some].view(bool))
-            flat = some[within >> 3] * 8 + (within & 7)  # where the mask is true
-            starts = np.arange(height + 1) * self.count
+            block = self._view(rows)
+            flat = np.flatnonzero(torch.lt(block, limit[rows]).numpy())
+            starts = np.arange(len(block) + 1) * self.count
             found = np.diff(np.searchsorted(flat, starts))
             values.append(block.numpy().reshape(-1).take(flat))
             columns.append((flat - starts[:-1].repeat(found)).astype(np.int32))
@@ -210,6 +196,4 @@ class Distances:
 
 
 def _array(values: Tensor) -> Doubles:
-    """A float64 array of the same values."""
-    array: Doubles = values.double().numpy()
-    return array
+    return cast(Doubles, values.double().numpy())

@@ -51,22 +51,17 @@ class Greedy:
         self.picked_gains: list[float] = []
         self._prefetched: dict[int, Floats] = {}
 
-    def _take(self, pick: int, gain: float) -> None:
-        self.picks.append(pick)
-        self.picked_gains.append(gain)
-
     def pick_densely(self) -> None:
         """One pick; visits the whole row of every row whose nearest changes.
 
-        The gains are float32 sums with a bounded error; only candidates within that error of the
-        best are summed exactly, which gives the exact answer at a fraction of the cost.
+        Only candidates within the error of the best are summed exactly.
         """
         close = np.flatnonzero(self.gains >= self.gains.max() - 2 * self.error)
         exact = self.distances.exact_gains(close, self.nearest)
         best = int(exact.argmax())
-        pick = int(close[best])
-        self._take(pick, float(exact[best]))
-        row = self.distances.row(pick)
+        self.picks.append(int(close[best]))
+        self.picked_gains.append(float(exact[best]))
+        row = self.distances.row(self.picks[-1])
         changed = np.flatnonzero(row < self.nearest)
         old, new = self.nearest[changed], row[changed]
         self.nearest = np.minimum(self.nearest, row)
@@ -88,22 +83,23 @@ class Greedy:
         gains[self.picks] = -np.inf
         while len(self.picks) < k:
             if len(lists[0]) <= LISTED_PER_ROW * len(lengths) and rounds_pay(lists, gains):
-                picks, picked_gains = pick_in_rounds(
-                    lists, self.nearest, gains, k - len(self.picks)
-                )
+                wanted = k - len(self.picks)
+                picks, picked_gains = pick_in_rounds(lists, self.nearest, gains, wanted)
                 self.picks += picks.tolist()
                 self.picked_gains += picked_gains.tolist()
                 return
             self._pick_one_by_one(lists, gains, min(k, math.ceil(LIST_GROWTH * len(self.picks))))
-            lists = shortened(lists, self.nearest)
+            columns, values, starts = lists  # of which only some pairs still matter
+            left = np.flatnonzero(values < self.nearest.repeat(np.diff(starts)))
+            lists = columns[left], values[left], np.searchsorted(left, starts)
 
     def _pick_one_by_one(self, lists: Entries, gains: Doubles, k: int) -> None:
         columns, values, starts = lists
-        begins, lengths = starts[:-1], np.diff(starts)
-        nearest = self.nearest
+        begins, lengths, nearest = starts[:-1], np.diff(starts), self.nearest
         while len(self.picks) < k:
             pick = int(gains.argmax())
-            self._take(pick, float(gains[pick]))
+            self.picks.append(pick)
+            self.picked_gains.append(float(gains[pick]))
             row = self._row(pick, gains)
             gains[pick] = -np.inf
             changed = (row < nearest).nonzero()[0]
@@ -164,13 +160,6 @@ def flat_lists(lists: Entries) -> tuple[Integers, Integers]:
     return lists[0].astype(np.int64), np.arange(len(lists[2]) - 1).repeat(np.diff(lists[2]))
 
 
-def shortened(lists: Entries, nearest: Floats) -> Entries:
-    """Only those pairs of ``lists`` that still matter."""
-    columns, values, starts = lists
-    left = np.flatnonzero(values < nearest.repeat(np.diff(starts)))
-    return columns[left], values[left], np.searchsorted(left, starts)
-
-
 def pick_in_rounds(
     lists: Entries, nearest: Floats, gains: Doubles, k: int
 ) -> tuple[Integers, Doubles]:
@@ -181,8 +170,7 @@ def pick_in_rounds(
     later. So each round picks all such candidates at once, and the order is restored at the end by
     gain, then index. Rounds go on until no candidate left could be among the first ``k``.
     """
-    count = len(nearest)
-    values = lists[1]
+    count, values = len(nearest), lists[1]
     columns, rows = flat_lists(lists)
     caps = nearest.astype(np.float64)
     picks: Integers = np.empty(0, np.int64)
@@ -190,13 +178,12 @@ def pick_in_rounds(
     served: list[tuple[Integers, Integers, Floats]] = []
     while len(columns):
         at = locally_best(columns, rows, gains)
-        pick, row, new = columns[at], rows[at], values[at]
-        chosen = members(pick, count)
+        served.append((columns[at], rows[at], values[at]))
+        chosen = members(columns[at], count)
         picks = np.concatenate([picks, chosen])
         picked_gains = np.concatenate([picked_gains, gains[chosen]])
-        served.append((pick, row, new))
         lower = caps.copy()
-        lower[row] = new
+        lower[rows[at]] = values[at]
         touched = np.flatnonzero((lower < caps)[rows])
         column, row, value = columns[touched], rows[touched], values[touched]
         low = lower[row]
@@ -208,46 +195,36 @@ def pick_in_rounds(
         if len(picks) >= k:
             needed = np.partition(picked_gains, len(picks) - k)[len(picks) - k]
             left &= (gains >= needed)[columns]
-        stay = np.flatnonzero(left)
-        columns, rows, values = columns[stay], rows[stay], values[stay]
+        columns, rows, values = columns[left], rows[left], values[left]
     order = np.lexsort((picks, -picked_gains))[:k]
-    picks, picked_gains = picks[order], picked_gains[order]
-    if len(picks) < k:
-        # Nothing is left to gain: the lowest indices, as in any other tie.
-        idle = np.flatnonzero(gains > -np.inf)[: k - len(picks)]
-        picks = np.concatenate([picks, idle])
-        picked_gains = np.concatenate([picked_gains, np.zeros(len(idle))])
-    accepted = np.zeros(count, np.bool_)
-    accepted[picks] = True
+    # Where nothing is left to gain: the lowest indices, as in any other tie.
+    idle = np.flatnonzero(gains > -np.inf)[: k - len(order)]
+    picks = np.concatenate([picks[order], idle])
+    accepted = np.isin(np.arange(count), picks)
     for pick, row, new in served:
         mine = accepted[pick]
         nearest[row[mine]] = new[mine]
-    return picks, picked_gains
+    return picks, np.concatenate([picked_gains[order], np.zeros(len(idle))])
 
 
 def locally_best(columns: Integers, rows: Integers, gains: Doubles) -> Integers:
     """Entries of the candidates that are best in the lists of all rows that list them."""
-    listed = np.bincount(columns, minlength=len(gains))
     begins = np.flatnonzero(np.diff(rows, prepend=-1))
     listed_gains = gains[columns]
     best = np.maximum.reduceat(listed_gains, begins)
-    lengths = np.diff(begins, append=len(rows))
-    top = np.flatnonzero(listed_gains == best.repeat(lengths))
+    top = np.flatnonzero(listed_gains == best.repeat(np.diff(begins, append=len(rows))))
     # Of equal gains the lowest index, which comes first in the list, is the better.
     top = top[np.diff(rows[top], prepend=-1) > 0]
-    column = columns[top]
-    best_everywhere = np.bincount(column, minlength=len(gains)) == listed
-    winners: Integers = top[best_everywhere[column]]
+    times_best, listed = (np.bincount(x, minlength=len(gains)) for x in (columns[top], columns))
+    winners: Integers = top[(times_best == listed)[columns[top]]]
     return winners
 
 
 def greedy(
     distances: Distances, k: int, memory_limit_gib: float
 ) -> tuple[Integers, Doubles, Floats]:
-    """The exact greedy picks.
-
-    Returns picks int64 [K], their gains float64 [K] and the distance of each row to its nearest
-    pick, float32 [N], in units of ``distances.scale``.
+    """The exact greedy picks int64 [K], their gains float64 [K] and the distance of each row to its
+    nearest pick, float32 [N], in units of ``distances.scale``.
     """
     state = Greedy(distances)
     limit = min(LISTED_SHARE * distances.count**2, memory_limit_gib * 2**30 / BYTES_PER_ENTRY)

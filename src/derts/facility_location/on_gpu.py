@@ -26,14 +26,9 @@ LARGE_ROWS = 1 << 17  # each program of the kernel without a matrix holds a 128t
 
 
 def kernels_run_on(device: torch.device) -> bool:
-    """Whether the kernels can run: on an NVIDIA GPU, with Triton installed.
-
-    >>> kernels_run_on(torch.device("cpu"))
-    False
-    """
-    if device.type != "cuda" or torch.version.hip is not None:
-        return False
-    return importlib.util.find_spec("triton") is not None
+    """Whether the kernels can run: on an NVIDIA GPU, with Triton installed."""
+    nvidia = device.type == "cuda" and torch.version.hip is None
+    return nvidia and importlib.util.find_spec("triton") is not None
 
 
 def greedy_on_gpu(
@@ -41,8 +36,8 @@ def greedy_on_gpu(
 ) -> tuple[Integers, Doubles, Floats, Integers, float] | None:
     """The exact greedy picks among ``points`` [N, d]; None where no kernel can find them.
 
-    Returns picks int64 [K], their gains float64 [K], the distance of each row to its nearest pick,
-    float32 [N], that pick's position int64 [N], and the unit of gains and distances.
+    Returns picks int64 [K], gains float64 [K], distances to the nearest pick float32 [N], that
+    pick's position int64 [N], and the unit of gains and distances.
     """
     if not kernels_run_on(points.device):
         return None
@@ -56,8 +51,8 @@ def greedy_on_gpu(
     picks, gains, nearest, assignment = (
         part.numpy() for part in together.split([len(values) for values in parts])
     )
-    whole, single = picks.astype(np.int64), nearest.astype(np.float32)
-    return whole, gains, single, assignment.astype(np.int64), distances.scale
+    places, single = assignment.astype(np.int64), nearest.astype(np.float32)
+    return picks.astype(np.int64), gains, single, places, distances.scale
 
 
 class DeviceDistances:
@@ -106,10 +101,7 @@ class DeviceDistances:
         return out.double().sqrt_().float().add_(self._rounder).sub_(self._rounder)
 
     def greedy(self, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Picks int64 [K], gains float64 [K] and distances to the nearest pick, float32 [N].
-
-        By one kernel, with nothing read back.
-        """
+        """Picks, gains and distances to the nearest pick by one kernel, with nothing read back."""
         if self.kept is not None:
             from derts.facility_location.gpu_kernels import greedy_kept
 
@@ -127,12 +119,7 @@ class DeviceDistances:
     def assign(self, picks: Tensor, nearest: Tensor) -> Tensor:
         """Position in ``picks`` [K] of each row's nearest pick, int64 [N]; nothing read back.
 
-        A pick stands for itself; among equally near picks the lowest index stands for the row.
-
-        >>> distances = DeviceDistances(torch.tensor([[0.0], [1.0], [5.0]]), memory_limit_gib=1.0)
-        >>> picks = torch.tensor([1, 2])
-        >>> distances.assign(picks, distances.kept[picks].amin(0))
-        tensor([0, 0, 1])
+        As `selection.assign`.
         """
         owner = torch.full((self.count,), self.count, device=picks.device)
         for some in picks.split(self._height):

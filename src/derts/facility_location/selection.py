@@ -7,11 +7,10 @@ nothing of tasks: numbers in, row numbers and weights out. See docs/selection.md
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -25,13 +24,6 @@ from derts.facility_location.lazy_and_stochastic import lazy, stochastic
 from derts.facility_location.on_gpu import greedy_on_gpu
 
 Engine = Literal["greedy", "lazy", "stochastic"]
-Batch = TypeVar("Batch", covariant=True)
-
-
-class Indexable(Protocol[Batch]):
-    """Anything that a tensor of row numbers indexes: a TaskPool, a tensor, an array."""
-
-    def __getitem__(self, indices: Tensor, /) -> Batch: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,11 +50,10 @@ class Selection:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """How the selection was made."""
 
-    def batches(
-        self, pool: Indexable[Batch], size: int, seed: int = 0
-    ) -> Iterator[tuple[Batch, Tensor]]:
+    def batches(self, pool: Any, size: int, seed: int = 0) -> Iterator[tuple[Any, Tensor]]:
         """Yields ``(pool[indices], weights)`` with each selected row once, in a shuffled order.
 
+        ``pool`` is anything that a tensor of row numbers indexes: a TaskPool, a tensor, an array.
         Weights are scaled to mean 1 over the whole selection. The last batch may be short.
 
         >>> selection = select(torch.tensor([[0.0], [0.1], [5.0]]), 2)
@@ -80,29 +71,14 @@ class Selection:
 
     def to_json(self) -> str:
         """The selection as one JSON object: indices, weights, gains, objective, settings, …"""
-        return json.dumps(
-            {
-                "indices": self.indices.tolist(),
-                "weights": self.weights.tolist(),
-                "gains": self.gains.tolist(),
-                "objective": self.objective,
-                "assignment": self.assignment.tolist(),
-                "settings": dict(self.settings),
-            }
-        )
+        values = vars(self).items()
+        return json.dumps({name: x.tolist() if isinstance(x, Tensor) else x for name, x in values})
 
     def save(self, path: str | Path) -> None:
         """Writes :meth:`to_json` to ``path``, which is then whole or as it was."""
-        path, content = Path(path), self.to_json() + "\n"
-        if path.exists() and not path.is_file():  # a pipe or a device, such as /dev/stdout
-            path.write_text(content, encoding="utf-8")
-            return
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            temporary.write_text(content, encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        from derts.files import write_atomically
+
+        write_atomically(Path(path), f"{self.to_json()}\n".encode())
 
     @classmethod
     def load(cls, path: str | Path) -> Selection:
@@ -117,7 +93,13 @@ class Selection:
                 assignment=torch.tensor(stored["assignment"], dtype=torch.int64),
                 settings=dict(stored["settings"]),
             )
-            found._check()
+            count, rows = len(found.indices.unique()), len(found.assignment)
+            shapes = found.indices.shape, found.weights.shape, found.gains.shape
+            if set(shapes) != {(count,)} or found.assignment.ndim != 1:
+                raise ValueError("a row twice, or parts that differ in length")
+            for places, limit in ((found.indices, rows), (found.assignment, count)):
+                if not 0 <= int(places.min()) <= int(places.max()) < limit:
+                    raise ValueError("a row number out of range")
             return found
         except OSError as error:
             raise DertsError(f"cannot read selection {path}: {error.strerror}") from error
@@ -125,17 +107,6 @@ class Selection:
             raise DertsError(
                 f"{path} is not a selection; write one with Selection.save or derts select"
             ) from error
-
-    def _check(self) -> None:
-        """ValueError where the parts do not fit each other, as in a file that was changed."""
-        count, rows = len(self.indices), len(self.assignment)
-        if not self.indices.shape == self.weights.shape == self.gains.shape == (count,):
-            raise ValueError("indices, weights and gains differ in length")
-        if self.assignment.ndim != 1 or len(self.indices.unique()) != count or not count:
-            raise ValueError("a row twice, or none")
-        for places, limit in ((self.indices, rows), (self.assignment, count)):
-            if not 0 <= int(places.min()) <= int(places.max()) < limit:
-                raise ValueError("a row number out of range")
 
 
 def select(
@@ -146,33 +117,32 @@ def select(
     epsilon: float = 0.01,
     seed: int = 0,
     memory_limit_gib: float = 2.0,
-    device: str | torch.device | None = None,
 ) -> Selection:
     """Selects ``k`` of the N rows of ``gradients`` [N, d].
 
     ``greedy`` and ``lazy`` give the same exact greedy answer, ties to the lowest index; greedy is
     the faster. ``stochastic`` looks at ⌈(N/K)·ln(1/epsilon)⌉ rows drawn with ``seed`` for each
     pick. The N × N distances are kept in memory up to ``memory_limit_gib`` and recomputed by
-    blocks above it, with the same answer. ``device``, by default where the gradients are, may be an
-    NVIDIA GPU: its kernels do ``greedy`` up to 16,384 rows, or 131,072 of at most 32 dimensions,
-    and give the same answer; all else is done on the CPU.
+    blocks above it, with the same answer. Gradients on an NVIDIA GPU stay there for ``greedy`` up
+    to 16,384 rows, or 131,072 of at most 32 dimensions; all else is done on the CPU.
 
     >>> select(np.array([[0.0, 0.0], [0.0, 0.1], [9.0, 9.0]]), k=2).indices
     tensor([1, 2])
     """
     points = _checked_points(gradients)
-    if device is not None:
-        points = points.to(device)
-    if engine not in get_args(Engine):
-        raise DertsError(f"engine is {engine!r}; choose one of {', '.join(get_args(Engine))}")
-    if not 1 <= k <= len(points):
-        raise DertsError(f"k is {k}; choose between 1 and the number of rows, {len(points)}")
-    if not 0 <= seed < 2**63:
-        raise DertsError(f"seed is {seed}; choose a whole number from 0 to 2⁶³ − 1")
-    if not 0 < epsilon < 1:
-        raise DertsError(f"epsilon is {epsilon}; choose a number between 0 and 1")
-    if not memory_limit_gib >= 0:
-        raise DertsError(f"memory_limit_gib is {memory_limit_gib}; it must not be negative")
+    engines = get_args(Engine)
+    for sound, message in (
+        (engine in engines, f"engine is {engine!r}; choose one of {', '.join(engines)}"),
+        (
+            1 <= k <= len(points),
+            f"k is {k}; choose between 1 and the number of rows, {len(points)}",
+        ),
+        (0 <= seed < 2**63, f"seed is {seed}; choose a whole number from 0 to 2⁶³ − 1"),
+        (0 < epsilon < 1, f"epsilon is {epsilon}; choose a number between 0 and 1"),
+        (memory_limit_gib >= 0, f"memory_limit_gib is {memory_limit_gib}; it must not be negative"),
+    ):
+        if not sound:
+            raise DertsError(message)
     found = greedy_on_gpu(points, k, memory_limit_gib) if engine == "greedy" else None
     if found is None:
         distances = Distances(points.cpu(), memory_limit_gib)
@@ -197,8 +167,7 @@ def select(
 def select_file(gradients: str | Path, k: int, out: str | Path, **options: Any) -> Selection:
     """Selects ``k`` rows of the matrix in the .npy file ``gradients`` and writes JSON to ``out``.
 
-    The JSON object has indices, weights, gains, objective, assignment and settings; ``options``
-    are those of :func:`select`.
+    The JSON object has the fields of :class:`Selection`; ``options`` are those of :func:`select`.
     """
     try:
         with Path(gradients).open("rb") as file:
@@ -249,17 +218,15 @@ def _checked_points(gradients: Tensor | NDArray[Any]) -> Tensor:
     else:
         points = gradients.detach()
     shape = list(points.shape)
-    if points.ndim != 2:
-        raise DertsError(f"gradients have shape {shape}; give a matrix [rows, dimensions]")
-    if 0 in shape:
-        raise DertsError(f"gradients have shape {shape}; nothing to select from")
+    if points.ndim != 2 or 0 in shape:
+        wanted = "nothing to select from" if 0 in shape else "give a matrix [rows, dimensions]"
+        raise DertsError(f"gradients have shape {shape}; {wanted}")
     if points.is_complex():
         raise DertsError(f"gradients have type {points.dtype}; give real numbers")
     if points.dtype != torch.float64:
         points = points.to(torch.float32 if points.is_floating_point() else torch.float64)
-    finite = torch.isfinite(points)
-    if not bool(finite.all()):
-        bad = (~finite.all(1)).nonzero()[:, 0]
+    bad = (~torch.isfinite(points).all(1)).nonzero()[:, 0]
+    if len(bad):
         raise DertsError(
             f"row {int(bad[0])} of the gradients is not finite ({len(bad)} such rows of "
             f"{len(points)}); drop these rows, or lower the learning rate that made them"

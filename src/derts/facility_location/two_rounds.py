@@ -8,8 +8,7 @@ and memory for n shares are about 1 / n² of those of `select` per share. See do
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -19,39 +18,23 @@ from derts.errors import DertsError
 from derts.facility_location.distances import Floats
 from derts.facility_location.selection import Selection, select
 
+if TYPE_CHECKING:
+    from derts.distributed import Group
+
 PICKS = 8192  # of round 1, all shares together; at least TWICE what is wanted from each
 TWICE = 2
 KEPT_BYTES = 2 << 30  # of distances in round 2
 AT_ONCE = 1 << 22  # distances computed at once for the assignment
 
 
-class Processes(Protocol):
-    """Several processes that select together, as one of them sees it; `derts.distributed.Group`."""
-
-    @property
-    def rank(self) -> int:
-        """The number of this process."""
-
-    @property
-    def size(self) -> int:
-        """How many processes there are."""
-
-    def collect(self, mine: Tensor) -> Tensor:
-        """Rows [n, …], as many of every process -> all of them [n × size, …], in rank order."""
-
-    def same(self, value: Tensor) -> Tensor:
-        """The value of process 0, in all of them."""
-
-
 def select_two_rounds(
-    gradients: Tensor, k: int, *, shares: int = 1, seed: int = 0, group: Processes | None = None
+    gradients: Tensor, k: int, *, shares: int = 1, seed: int = 0, group: Group | None = None
 ) -> Selection:
     """Selects ``k`` of the N rows of ``gradients`` [N, d], all of them on every process.
 
     ``shares`` is how many parts the rows are dealt out to; the processes of ``group``, where there
     are several, take one part each. The selection is the same on every process. Its objective is a
-    little larger than that of `select`; results/soak-two-rounds-cpu.json has by how much at
-    100,000 rows.
+    little larger than that of `select`.
 
     >>> rows = torch.tensor([[0.0], [0.1], [0.2], [9.0], [9.1], [9.2]])
     >>> select_two_rounds(rows, 2, shares=2).weights.tolist()
@@ -79,8 +62,18 @@ def select_two_rounds(
     picks = _weighted_greedy(rows[chosen], counts.numpy(), k)
     if together is not None:
         picks = together.same(picks)
-    settings = {"k": k, "engine": "two rounds", "shares": shares, "seed": seed}
-    return _describe(rows, chosen[picks], settings)
+    indices = chosen[picks]
+    left, nearest = _judged(rows, indices)
+    spread = (rows.amax(0) - rows.amin(0)).norm().double()  # no two rows are further apart
+    sums = torch.cat((spread[None] * len(rows), left))
+    return Selection(
+        indices=indices,
+        weights=torch.bincount(nearest, minlength=k).float(),
+        gains=sums[:-1] - sums[1:],
+        objective=float(left[-1]),
+        assignment=nearest,
+        settings={"k": k, "engine": "two rounds", "shares": shares, "seed": seed},
+    )
 
 
 def _weighted_greedy(rows: Tensor, counts: Floats, k: int) -> Tensor:
@@ -89,8 +82,7 @@ def _weighted_greedy(rows: Tensor, counts: Floats, k: int) -> Tensor:
 
     def from_row(number: int) -> Floats:
         row = torch.cdist(rows[number : number + 1], rows)[0] if table is None else table[number]
-        found: Floats = row.numpy()
-        return found
+        return cast(Floats, row.numpy())
 
     largest = float((rows.amax(0) - rows.amin(0)).norm())
     nearest = np.full(len(rows), largest, dtype=np.float32)
@@ -111,23 +103,12 @@ def _weighted_greedy(rows: Tensor, counts: Floats, k: int) -> Tensor:
     return torch.tensor(picks)
 
 
-def _describe(rows: Tensor, indices: Tensor, settings: Mapping[str, Any]) -> Selection:
-    """The selection that these picks are, judged by all rows."""
-    picked = rows[indices]
-    before = (rows.amax(0) - rows.amin(0)).norm().double()  # no two rows are further apart
+def _judged(rows: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """The objective after each pick, float64 [K], and each row's nearest pick, int64 [N]."""
     left = torch.zeros(len(indices), dtype=torch.float64)
     assignment = []
     for some in rows.split(max(1, AT_ONCE // len(indices))):
-        distances = torch.cdist(some, picked)
+        distances = torch.cdist(some, rows[indices])
         left += distances.cummin(1).values.double().sum(0)
         assignment.append(distances.argmin(1))
-    nearest = torch.cat(assignment)
-    sums = torch.cat((before[None] * len(rows), left))
-    return Selection(
-        indices=indices,
-        weights=torch.bincount(nearest, minlength=len(indices)).float(),
-        gains=sums[:-1] - sums[1:],
-        objective=float(left[-1]),
-        assignment=nearest,
-        settings=settings,
-    )
+    return left, torch.cat(assignment)
