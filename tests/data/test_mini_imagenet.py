@@ -69,12 +69,18 @@ def test_data_and_labels_pickle(tmp_path: Path, with_names: bool) -> None:
         ({"image_data": np.zeros((2, 9, 9, 3), np.uint8), "class_dict": {"a": [0]}}, "no class"),
         ({"image_data": np.zeros((2, 9, 9, 3), np.uint8), "class_dict": {"a": [9]}}, "image 9"),
         ({"image_data": np.zeros((2, 9, 9, 3), np.uint8), "class_dict": {"a": 1}}, "for a list"),
-        ({"data": np.zeros((2, 9, 9, 3), np.uint8, order="F"), "labels": [1, 1]}, "Fortran"),
     ],
 )
 def test_odd_pickles(tmp_path: Path, content: Any, message: str) -> None:
     (tmp_path / "mini-imagenet-cache-val.pkl").write_bytes(pickle.dumps(content))
     with pytest.raises(DertsError, match=message):
+        prepare(tmp_path, tmp_path / "store")
+
+
+def test_pickles_larger_than_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mini-imagenet-cache-val.pkl").write_bytes(b"x" * 2000)
+    monkeypatch.setattr("os.sysconf", lambda _: 40)
+    with pytest.raises(DertsError, match=r"0\.0 GB of arrays .* on a larger machine"):
         prepare(tmp_path, tmp_path / "store")
 
 

@@ -84,8 +84,8 @@ def test_packs(
         ({"offsets": np.array(0)}, "out of range"),
         ({"class_names": np.array("de")}, "out of range"),
         ({"labels": np.array([0, 1])}, "6 images but 2 labels"),
-        ({"class_names": np.array([{}], dtype=object)}, "cannot be read"),
-        ({"data": np.array([{}], dtype=object)}, "an array of objects"),
+        ({"class_names": np.array([{}], dtype=object)}, "no readable .npz"),
+        ({"data": np.array([{}], dtype=object)}, "no readable .npz"),
         ({"categories": np.array(["one"])}, "no category for every class"),
     ],
 )

@@ -1,11 +1,9 @@
-"""tiered-ImageNet as pickled PNG files and as .npz, and how little memory it takes."""
+"""tiered-ImageNet as pickled PNG files and as .npz."""
 
 from __future__ import annotations
 
 import io
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +43,7 @@ def write_labels(folder: Path, labels: Any = LABELS, protocol: int = 2) -> None:
 @pytest.mark.parametrize("kind", ["list", "flat list", "object array", "bytes keys"])
 def test_png_pickles(tmp_path: Path, protocol: int, kind: str) -> None:
     images: Any = [png(image, column=kind != "flat list") for image in pixels()]
-    images[1] = png(np.zeros((84, 84, 3), np.uint8))  # short enough to be kept in memory
+    images[1] = png(np.zeros((84, 84, 3), np.uint8))
     if kind == "object array":
         array = np.empty(len(images), dtype=object)
         array[:] = images
@@ -105,41 +103,3 @@ def test_missing_labels_and_odd_images(tmp_path: Path) -> None:
     write_labels(tmp_path)
     with pytest.raises(DertsError, match="no list of encoded images"):
         prepare(tmp_path, tmp_path / "store")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
-@pytest.mark.parametrize("kind", ["pickle", "npz"])
-def test_memory_stays_far_below_the_data(tmp_path: Path, kind: str) -> None:
-    """240 MB of images are listed, and 128 of them read, within 60 MB."""
-    count = 12_000
-    image = png(pixels()[0])
-    labels = {"labels": np.zeros(count, dtype=np.int64)}
-    if kind == "pickle":
-        with (tmp_path / "train_images_png.pkl").open("wb") as file:
-            # Distinct objects, as in the real file: the pickler must not refer to the first.
-            pickle.dump([image.copy() for _ in range(count)], file, protocol=4)
-    else:
-        images = np.lib.format.open_memmap(
-            tmp_path / "images.npy", mode="w+", dtype=np.uint8, shape=(count, 84, 84, 3)
-        )
-        images[:] = pixels()[0]
-        np.savez_compressed(tmp_path / "train_images.npz", images=images)
-    write_labels(tmp_path, labels)
-    script = (
-        "import sys, pathlib\n"
-        "from derts.data.sources import Listing\n"
-        "from derts.data.find import find_source\n"
-        "def peak():\n"
-        "    lines = open('/proc/self/status').read().splitlines()\n"
-        "    return int(next(l for l in lines if l.startswith('VmHWM')).split()[1]) / 1024\n"
-        "before = peak()\n"
-        "path = pathlib.Path(sys.argv[1])\n"
-        "images = find_source(path).splits(Listing(path / 'scratch'))['train'].images\n"
-        "assert len([images.read(index) for index in range(128)]) == 128\n"
-        "print(len(images), peak() - before)\n"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    assert int(output[0]) == count
-    assert float(output[1]) < 60

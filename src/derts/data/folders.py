@@ -91,9 +91,7 @@ def _split_classes(folder: Path, listing: Listing) -> dict[str, ListedSplit]:
 def _as_split(folder: Path, classes: dict[str, list[tuple[str, int]]]) -> ListedSplit:
     files = [file for class_files in classes.values() for file in class_files]
     labels = np.repeat(np.arange(len(classes)), [len(files) for files in classes.values()])
-    images = FileImages(
-        str(folder), tuple(name for name, _ in files), tuple(size for _, size in files)
-    )
+    images = FileImages(folder, tuple(name for name, _ in files), tuple(size for _, size in files))
     return ListedSplit(tuple(classes), labels.astype(np.int64), images)
 
 

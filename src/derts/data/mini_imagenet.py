@@ -8,7 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from derts.data.safe_pickle import PickledArray, as_list, as_text, load_fields
+import numpy as np
+
+from derts.data.safe_pickle import as_list, as_text, load_fields
 from derts.data.sources import (
     SPLITS,
     FileImages,
@@ -16,7 +18,9 @@ from derts.data.sources import (
     Listing,
     Source,
     check_counts,
+    check_memory,
     number_labels,
+    pixel_images,
 )
 from derts.errors import DertsError
 
@@ -47,7 +51,7 @@ def detect(path: Path) -> Source | None:
     return None
 
 
-def _list_csv(tables: dict[str, Path], listing: Listing) -> dict[str, ListedSplit]:
+def _list_csv(tables: dict[str, Path], _: Listing) -> dict[str, ListedSplit]:
     folder = next(iter(tables.values())).parent / "images"
     sizes = {entry.name: entry.stat().st_size for entry in os.scandir(folder) if entry.is_file()}
     return {split: _list_table(table, folder, sizes) for split, table in tables.items()}
@@ -68,49 +72,47 @@ def _list_table(table: Path, folder: Path, sizes: dict[str, int]) -> ListedSplit
             f"{len(missing):,} of {len(rows):,} images named in {table} are not in "
             f"{folder.name}/, the first is {missing[0]!r}: download them, or remove those rows"
         )
-    images = FileImages(str(folder), tuple(names), tuple(sizes[name] for name in names))
+    images = FileImages(folder, tuple(names), tuple(sizes[name] for name in names))
     return ListedSplit(*number_labels([str(row["label"]) for row in rows]), images)
 
 
 def _is_inside(name: str, table: Path, folder: Path, sizes: dict[str, int]) -> bool:
     """Whether a named image is there (its size is then known); an error if it is elsewhere."""
-    if name in sizes:
-        return True
-    if not name or "\0" in name:
-        return False
-    path = folder / name
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise DertsError(
-            f"{table} names {name!r}, which is outside of {folder.name}/: remove that row"
-        )
-    if path.is_file():
-        sizes[name] = path.stat().st_size
+    if name and name not in sizes and "\0" not in name:
+        path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise DertsError(
+                f"{table} names {name!r}, which is outside of {folder.name}/: remove that row"
+            )
+        if path.is_file():
+            sizes[name] = path.stat().st_size
     return name in sizes
 
 
-def _list_pickles(pickles: dict[str, Path], listing: Listing) -> dict[str, ListedSplit]:
-    return {split: _list_pickle(split, path, listing.scratch) for split, path in pickles.items()}
+def _list_pickles(pickles: dict[str, Path], _: Listing) -> dict[str, ListedSplit]:
+    check_memory(pickles.values())
+    return {split: _list_pickle(split, path) for split, path in pickles.items()}
 
 
-def _list_pickle(split: str, path: Path, scratch: Path) -> ListedSplit:
+def _list_pickle(split: str, path: Path) -> ListedSplit:
     fields = load_fields(path)
     pixels = fields.get("image_data", fields.get("data"))
-    if not isinstance(pixels, PickledArray) or not {"class_dict", "labels"} & fields.keys():
+    if not isinstance(pixels, np.ndarray) or not {"class_dict", "labels"} & fields.keys():
         held = ", ".join(fields) or "no dictionary"
         raise DertsError(
             f"{path} must hold image_data with class_dict, or data with labels, but holds {held}: "
             "use another distribution of mini-ImageNet"
         )
-    images = pixels.flat(path, scratch).images()
+    images = pixel_images(path, pixels)
     if "class_dict" in fields:
         names = _names_of_class_dict(path, fields["class_dict"], len(images))
     else:
-        names = [as_text(label, path) for label in as_list(fields["labels"], path)]
+        names = [as_text(label) for label in as_list(fields["labels"], path)]
         known = fields.get("catname2label")
         if isinstance(known, dict):
-            name_of = {as_text(number, path): as_text(name, path) for name, number in known.items()}
+            name_of = {as_text(number): as_text(name) for name, number in known.items()}
             names = [name_of.get(name, name) for name in names]
-    check_counts(split, len(images), len(names), f"download {path.name} again")
+    check_counts(split, len(images), len(names), path)
     return ListedSplit(*number_labels(names), images)
 
 
@@ -123,10 +125,10 @@ def _names_of_class_dict(path: Path, class_dict: Any, count: int) -> list[str]:
                 raise DertsError(
                     f"{path}: class_dict names image {number!r} of {count}: download it again"
                 )
-            name_of[number] = as_text(name, path)
+            name_of[number] = as_text(name)
     if len(name_of) < count:
+        missing = count - len(name_of)
         raise DertsError(
-            f"{path}: {count - len(name_of):,} images are in no class of class_dict: "
-            "download it again"
+            f"{path}: {missing:,} images are in no class of class_dict: download it again"
         )
     return [name_of[number] for number in range(count)]

@@ -21,7 +21,6 @@ from derts.data.store_writing import (
     finish_split,
     partial_folder,
     publish,
-    remove_folder,
     write_header,
 )
 from derts.errors import DertsError
@@ -85,22 +84,16 @@ def prepare(
     ):
         raise DertsError(f"{destination} lies inside the source: choose a place outside of it")
     partial = partial_folder(destination)
+    listing = Listing(seed, split_fractions, min_images)
     with disk_errors(destination):
-        (partial / "scratch").mkdir(parents=True, exist_ok=True)
-        listing = Listing(partial / "scratch", seed, split_fractions, min_images)
-        try:
-            splits = found.splits(listing)
-            _check_class_sizes(splits, min_images)
-            settings = {"size": size, "grayscale": grayscale}
-            fingerprint = _fingerprint(found, splits, settings)
-            if not overwrite and _is_prepared(destination, fingerprint, skip_broken):
-                remove_folder(partial)
-                return Prepared(describe_store(destination), notes=("it is prepared already",))
-            check_destination(destination, overwrite=overwrite)
-        except DertsError:
-            if not (partial / "journal").exists():
-                remove_folder(partial)
-            raise
+        splits = found.splits(listing)
+        _check_class_sizes(splits, min_images)
+        settings = {"size": size, "grayscale": grayscale}
+        fingerprint = _fingerprint(found, splits, settings)
+        if not overwrite and _is_prepared(destination, fingerprint, skip_broken):
+            return Prepared(describe_store(destination), notes=("it is prepared already",))
+        check_destination(destination, overwrite=overwrite)
+        partial.mkdir(parents=True, exist_ok=True)
         work = _Preparation(partial, splits, size, 1 if grayscale else 3)
         resumed = work.resume(fingerprint)
         work.decode(workers or min(16, os.cpu_count() or 1), progress)
@@ -116,7 +109,6 @@ def prepare(
         origin = {"kind": found.kind, "name": found.path.resolve().name}
         left_out = sum(map(len, work.broken.values()))
         store = StoreDescription(destination, origin, settings, fingerprint, entries, left_out)
-        remove_folder(partial / "scratch")
         work.journal.unlink()
         publish(partial, store)
     return Prepared(store, resumed, tuple(notes))

@@ -1,12 +1,10 @@
-"""What every source of images comes down to: splits of encoded images with labels.
-
-A source lists its splits without reading pixels.
-"""
+"""What every source of images comes down to: splits of images with labels."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ DEFAULT_FRACTIONS = (0.64, 0.16, 0.20)
 class FileImages:
     """One image file each, named relative to a root; sizes tell a changed file."""
 
-    root: str
+    root: Path
     names: tuple[str, ...]
     sizes: tuple[int, ...]
 
@@ -38,7 +36,7 @@ class FileImages:
 
     def read(self, index: int) -> bytes:
         """An image file's bytes."""
-        path = Path(self.root) / self.names[index]
+        path = self.root / self.names[index]
         if not path.is_file():  # a pipe would be waited for
             raise FileNotFoundError("no file of that name that can be read")
         return path.read_bytes()
@@ -50,70 +48,40 @@ class FileImages:
 
 
 @dataclass(frozen=True)
-class PackedImages:
-    """Images that lie in larger files: each at its offset [n], of its length [n].
+class ArrayImages:
+    """Images in memory, of the files at `paths`.
 
-    file              which of the paths [n]
-    shape             of decoded pixels; None where the bytes are an image file's
-    reverse_channels  the pixels are blue, green, red
+    contents  a list of image files, uint8 [bytes] or [bytes, 1]; or pixels uint8 [n, height,
+              width, 1 or 3]
     """
 
     paths: tuple[Path, ...]
-    file: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    shape: tuple[int, int, int] | None = None
-    reverse_channels: bool = False
+    contents: list[Pixels] | Pixels
 
     def __len__(self) -> int:
-        return len(self.offsets)
+        return len(self.contents)
 
     def name(self, index: int) -> str:
-        return f"image {index} of {self.paths[int(self.file[index])].name}"
+        return f"image {index}"
 
     def read(self, index: int) -> bytes | Pixels:
         """An image file's bytes, or pixels [height, width, channels]."""
-        with self.paths[int(self.file[index])].open("rb") as file:
-            file.seek(int(self.offsets[index]))
-            content = file.read(int(self.lengths[index]))
-        if len(content) != self.lengths[index]:
-            raise OSError("the file ends before this image does")
-        if self.shape is None:
-            return content
-        pixels: Pixels = np.frombuffer(content, dtype=np.uint8).reshape(self.shape)
-        return pixels[..., ::-1] if self.reverse_channels else pixels
+        content = self.contents[index]
+        return content.tobytes() if isinstance(self.contents, list) else content
 
     def identity(self) -> Iterator[str]:
         for path in self.paths:
             yield f"{path.name}\0{_sample_digest(path)}"
 
 
-@dataclass(frozen=True)
-class FlatArray:
-    """An array in C order that starts at an offset of a file."""
-
-    path: Path
-    offset: int
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-    def images(self, *, reverse_channels: bool = False) -> PackedImages:
-        """The array, which must be uint8 [n, height, width, channels], as images."""
-        if self.dtype != np.uint8 or len(self.shape) != 4 or self.shape[3] not in (1, 3):
-            raise DertsError(
-                f"{self.path.name} holds images as {self.dtype} {list(self.shape)}, not uint8 "
-                "[n, height, width, 1 or 3]: rebuild it or use another distribution"
-            )
-        count, height, width, channels = self.shape
-        length = height * width * channels
-        return PackedImages(
-            (self.path,),
-            np.zeros(count, dtype=np.int64),
-            self.offset + length * np.arange(count, dtype=np.int64),
-            np.full(count, length, dtype=np.int64),
-            (height, width, channels),
-            reverse_channels,
+def pixel_images(path: Path, pixels: NDArray[Any], blue_first: bool = False) -> ArrayImages:
+    """An array of the file at `path`, which must be uint8 [n, height, width, 1 or 3], as images."""
+    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] not in (1, 3):
+        raise DertsError(
+            f"{path.name} holds images as {pixels.dtype} {list(pixels.shape)}, not uint8 "
+            "[n, height, width, 1 or 3]: rebuild it or use another distribution"
         )
+    return ArrayImages((path,), pixels[..., ::-1] if blue_first else pixels)
 
 
 @dataclass(frozen=True)
@@ -122,18 +90,17 @@ class ListedSplit:
 
     class_names: tuple[str, ...]
     labels: NDArray[np.int64]
-    images: FileImages | PackedImages
+    images: FileImages | ArrayImages
     categories: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What listing a source may need: where to put temporary files, how to split classes.
+    """How to list class folders: the split of the classes, and which are too small.
 
-    Folders leave out classes with fewer than `min_images` and name them in `left_out`.
+    Those with fewer than `min_images` are named in `left_out`.
     """
 
-    scratch: Path
     seed: int = 0
     split_fractions: tuple[float, float, float] = DEFAULT_FRACTIONS
     min_images: int = 1
@@ -147,6 +114,19 @@ class Source:
     kind: str
     path: Path
     splits: Callable[[Listing], dict[str, ListedSplit]] = field(repr=False)
+
+
+def check_memory(paths: Iterable[Path]) -> None:
+    """Refuse files that are larger than this machine's memory, in which they will be held."""
+    size = sum(path.stat().st_size for path in paths)
+    if not hasattr(os, "sysconf"):
+        return
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > memory:
+        raise DertsError(
+            f"{next(iter(paths)).parent} has {size / 1e9:.1f} GB of arrays and the memory is "
+            f"{memory / 1e9:.1f} GB: prepare it on a larger machine, or unpack it to class folders"
+        )
 
 
 def _sample_digest(path: Path) -> str:
@@ -171,7 +151,10 @@ def number_labels(names: list[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]
     return tuple(number_of), np.array(labels, dtype=np.int64)
 
 
-def check_counts(split: str, images: int, labels: int, fix: str) -> None:
+def check_counts(split: str, images: int, labels: int, path: Path) -> None:
     """Refuse a split whose images and labels differ in number."""
     if images != labels:
-        raise DertsError(f"split {split!r} has {images:,} images but {labels:,} labels: {fix}")
+        raise DertsError(
+            f"split {split!r} has {images:,} images but {labels:,} labels: "
+            f"download {path.name} again"
+        )

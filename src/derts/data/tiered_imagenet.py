@@ -9,16 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from derts.data.packs import npz_member
-from derts.data.safe_pickle import (
-    PickledArray,
-    Stretch,
-    as_list,
-    as_text,
-    load_fields,
-    load_pickle,
+from derts.data.packs import load_npz
+from derts.data.safe_pickle import as_list, as_text, load_fields, load_pickle
+from derts.data.sources import (
+    SPLITS,
+    ArrayImages,
+    ListedSplit,
+    Listing,
+    Source,
+    check_counts,
+    check_memory,
+    pixel_images,
 )
-from derts.data.sources import SPLITS, ListedSplit, Listing, PackedImages, Source, check_counts
 from derts.errors import DertsError
 
 
@@ -36,11 +38,12 @@ def detect(path: Path) -> Source | None:
     return None
 
 
-def _list_splits(found: dict[str, Path], listing: Listing) -> dict[str, ListedSplit]:
-    return {split: _list_split(split, path, listing.scratch) for split, path in found.items()}
+def _list_splits(found: dict[str, Path], _: Listing) -> dict[str, ListedSplit]:
+    check_memory(found.values())
+    return {split: _list_split(split, path) for split, path in found.items()}
 
 
-def _list_split(split: str, path: Path, scratch: Path) -> ListedSplit:
+def _list_split(split: str, path: Path) -> ListedSplit:
     label_path = path.parent / f"{split}_labels.pkl"
     if not label_path.is_file():
         raise DertsError(f"{path.name} is there but {label_path} is not: download it too")
@@ -53,43 +56,28 @@ def _list_split(split: str, path: Path, scratch: Path) -> ListedSplit:
         )
     if path.suffix == ".npz":
         # These arrays were decoded by OpenCV, which puts blue first.
-        images = npz_member(path, "images", scratch).images(reverse_channels=True)
+        images = pixel_images(path, load_npz(path, "images")[0], blue_first=True)
     else:
-        images = _png_images(path, scratch)
-    check_counts(split, len(images), len(labels), f"download {label_path.name} again")
+        images = _png_images(path)
+    check_counts(split, len(images), len(labels), label_path)
     numbers, first, labels = np.unique(labels, return_index=True, return_inverse=True)
     categories = None
     general = _numbers(fields, ("label_general",), label_path)
     if general is not None:
-        check_counts(
-            "label_general", len(labels), len(general), f"download {label_path.name} again"
-        )
+        check_counts("label_general", len(labels), len(general), label_path)
         categories = _names(fields, "label_general_str", general[first], label_path)
     class_names = _unique(_names(fields, "label_specific_str", numbers, label_path))
     return ListedSplit(class_names, labels.astype(np.int64), images, categories)
 
 
-def _png_images(path: Path, scratch: Path) -> PackedImages:
-    """The places of the encoded images; short ones are copied to a file of their own."""
+def _png_images(path: Path) -> ArrayImages:
     content = load_pickle(path)
-    arrays = content.values if isinstance(content, PickledArray) else content
+    arrays = content.tolist() if isinstance(content, np.ndarray) else content
     if not isinstance(arrays, list) or not all(
-        isinstance(array, PickledArray) and array.dtype == np.uint8 for array in arrays
+        isinstance(array, np.ndarray) and array.dtype == np.uint8 for array in arrays
     ):
         raise DertsError(f"{path} holds no list of encoded images: download it again")
-    file, offsets, lengths = (np.zeros(len(arrays), dtype=np.int64) for _ in range(3))
-    copies = scratch / f"{path.stem}.flat"
-    copies.parent.mkdir(parents=True, exist_ok=True)
-    with copies.open("wb") as copied:
-        for number, array in enumerate(arrays):
-            values = array.values
-            if isinstance(values, Stretch):
-                offsets[number], lengths[number] = values.offset, values.length
-                continue
-            encoded = array.content(path)
-            file[number], offsets[number], lengths[number] = 1, copied.tell(), len(encoded)
-            copied.write(encoded)
-    return PackedImages((path, copies) if file.any() else (path,), file, offsets, lengths)
+    return ArrayImages((path,), arrays)
 
 
 def _numbers(fields: dict[str, Any], keys: tuple[str, ...], path: Path) -> NDArray[np.int64] | None:
@@ -116,7 +104,7 @@ def _names(
     texts = as_list(texts, path)
     if not 0 <= numbers.min(initial=0) <= numbers.max(initial=0) < len(texts):
         raise DertsError(f"{key} in {path} has no text for every label: download it again")
-    return tuple(as_text(texts[number], path) for number in numbers.tolist())
+    return tuple(as_text(texts[number]) for number in numbers.tolist())
 
 
 def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
