@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from derts.config import StrategyConfig, TrainConfig
@@ -13,9 +16,8 @@ from derts.config_file import Values, with_values
 from derts.data.table import ImageTable
 from derts.errors import DertsError
 from derts.files import write_atomically
-from derts.progress import Advance
+from derts.progress import Advance, unheard
 from derts.statistics import Estimate, over_seeds, paired_difference
-from derts.training.checkpoint import SharedWarmup
 from derts.training.driver import Driver
 from derts.training.result import Result
 from derts.training.run_folder import Run
@@ -104,7 +106,7 @@ def compare(
     tables: Mapping[str, ImageTable],
     *,
     after_run: Callable[[Result, Trainer], None] = lambda result, trainer: None,
-    advance: Advance = lambda count=1, note=None: None,
+    advance: Advance = unheard,
     comparison: Comparison | None = None,
     folder: Path | None = None,
 ) -> Comparison:
@@ -114,16 +116,15 @@ def compare(
     `folder`, each leaves a run folder NAME-seedN in it, over one that may be there.
     """
     comparison = comparison or Comparison()
-    for seed in seeds:
-        warm: dict[TrainConfig, SharedWarmup] = {}
-        for name, values in variants.items():
+    with TemporaryDirectory() as shared:
+        for seed, (name, values) in itertools.product(seeds, variants.items()):
             config = replace(with_values(base, values, f"variant {name}"), seed=seed).resolved()
             trainer = Trainer(config, tables)
             run = None
             if folder is not None:
                 run = Run.create(folder / f"{name}-seed{seed}", config, overwrite=True)
-            shared = replace(config, strategy=StrategyConfig(warmup=config.strategy.warmup))
-            warmup = warm.setdefault(shared, SharedWarmup())
+            start = replace(config, strategy=StrategyConfig(warmup=config.strategy.warmup))
+            warmup = Path(shared, hashlib.sha256(repr(start).encode()).hexdigest())
             result = Driver(trainer, run, warmup=warmup).drive(_named(name, advance))
             assert result is not None  # nobody asked it to stop
             per_update = result["seconds_per_update"] or 0.0

@@ -15,6 +15,10 @@ class Advance(Protocol):
     def __call__(self, count: int = 1, note: str | None = None) -> None: ...
 
 
+def unheard(count: int = 1, note: str | None = None) -> None:
+    """An Advance that tells nobody."""
+
+
 class Progress(Protocol):
     """Anything with the signature of `progress`; `silent` is one."""
 
@@ -61,7 +65,7 @@ def silent(title: str, total: int | None, unit: str = "steps") -> Iterator[Advan
     >>> with silent("counting", total=2) as advance:
     ...     advance(2)
     """
-    yield lambda count=1, note=None: None
+    yield unheard
 
 
 @contextmanager

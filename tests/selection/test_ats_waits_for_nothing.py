@@ -134,7 +134,7 @@ def test_a_gpu_is_waited_for_by_nobody(letters: Tables) -> None:
             trainer.step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    remembered = [tasks.support for tasks, _ in trainer.streak._batches[-3:]]
+    remembered = [tasks.support for tasks, _ in trainer.window._batches[-3:]]
     assert not torch.equal(remembered[0], remembered[1])
     resumed = Trainer(config, letters)
     resumed.load_state_dict(trainer.state_dict())

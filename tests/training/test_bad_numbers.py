@@ -132,7 +132,7 @@ def test_nine_in_a_row_do_not_stop(letters: Tables, monkeypatch: pytest.MonkeyPa
     spoil(monkeypatch, set(range(6, 15)), "gradient")
     trainer = Trainer(SMALL, letters)
     trainer.train()
-    assert trainer.streak.skipped == 9
+    assert trainer.window.skipped == 9
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from derts.config import TrainConfig
 from derts.data import ImageTable
 from derts.errors import DertsError
 from derts.training import Trainer, train
-from derts.training.checkpoint import SharedWarmup, checkpoint_files
+from derts.training.checkpoint import checkpoint_files
 from derts.training.driver import Driver
 from derts.training.run import train_in
 from derts.training.run_folder import Run, point_file
@@ -81,9 +81,8 @@ def test_a_result_comes_when_a_run_was_killed_before_writing_it(
     assert point_file(tmp_path / "run", 12).exists()
 
 
-@pytest.mark.parametrize("in_folder", [False, True])
-def test_runs_begin_from_one_warm_up(in_folder: bool, tmp_path: Path, letters: Tables) -> None:
-    shared = SharedWarmup(tmp_path / "warm" if in_folder else None)
+def test_runs_begin_from_one_warm_up(tmp_path: Path, letters: Tables) -> None:
+    shared = tmp_path / "warm"
     steps: list[int] = []
 
     def counted(config: TrainConfig) -> dict[str, Any]:
@@ -108,10 +107,11 @@ def test_runs_begin_from_one_warm_up(in_folder: bool, tmp_path: Path, letters: T
     assert len(steps) == 12 + 10  # the second began after two updates of warm-up
 
 
-def test_a_point_before_the_end_of_the_warm_up_is_not_skipped(letters: Tables) -> None:
-    shared = SharedWarmup()
+def test_a_point_before_the_end_of_the_warm_up_is_not_skipped(
+    tmp_path: Path, letters: Tables
+) -> None:
     for config in (RANDOM, CONFIG):
-        driver = Driver(Trainer(config, letters), points=(1,), warmup=shared)
+        driver = Driver(Trainer(config, letters), points=(1,), warmup=tmp_path)
         driver.drive()
         (start,) = [event for event in driver.events() if event["event"] == "start"]
         assert start["update"] == 0

@@ -24,9 +24,8 @@ from derts.memory import keep_freed_memory
 from derts.paper.board import Board
 from derts.paper.runs import GridRun
 from derts.progress import Advance
-from derts.training.checkpoint import SharedWarmup
-from derts.training.placement import place_table
 from derts.training.run import stop_requests, train_in
+from derts.training.step import place_table
 from derts.training.trainer import Tables
 
 Ending = Literal["finished", "stopped", "failed"]
@@ -55,7 +54,7 @@ class GridWorker:
                 self._data(config.data),
                 until=run.until,
                 points=run.points,
-                warmup=SharedWarmup(run.warmup),
+                warmup=run.warmup,
                 advance=advance,
                 stopping=stopping,
             )

@@ -1,10 +1,12 @@
-"""Losses and gradients that are not finite: the update is skipped, and ten in a row end training.
+"""The updates since the last event, and those of them that were skipped for bad numbers.
 
-Whether to skip is decided where the numbers are, so that a GPU is never waited for.
+Where a loss or gradient is not finite the update is skipped; ten in a row end training. Whether to
+skip is decided where the numbers are, so that a GPU is never waited for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -66,11 +68,82 @@ class GuardedStep:
         return torch.cat(parts) if parts else torch.zeros(0)
 
 
+class Window:
+    """One event's worth of updates, and the count of all that were skipped.
+
+    values   [3] each: mean loss, mean accuracy, gradient norm of an update, where it was computed
+    images   how many images they took
+    before   the clock's seconds at the beginning
+    looked   how many of the values have been looked at for bad numbers
+    """
+
+    def __init__(self) -> None:
+        self.skipped = self.in_a_row = 0
+        self._batches: list[tuple[TaskPool, torch.Tensor]] = []
+        self.begin({})
+
+    def begin(self, seconds: Mapping[str, float]) -> None:
+        """Forget the updates of the last event; the clock stands at `seconds`."""
+        self.before, self.images, self.looked = dict(seconds), 0, 0
+        self.values: list[torch.Tensor] = []
+
+    def remember(self, tasks: TaskPool, losses: torch.Tensor) -> None:
+        """Keep an update's tasks and their losses [T] until it has been looked at."""
+        self._batches = [*self._batches[1 - IN_A_ROW :], (tasks, losses)]
+        self.images += len(tasks) * (tasks.support.shape[1] + tasks.query.shape[1])
+
+    def look(self, update: int) -> Iterator[tuple[int, bool]]:
+        """Number and whether finite of each update since the last look; waits for the device."""
+        new, self.looked = self.values[self.looked :], len(self.values)
+        found = torch.stack(new).isfinite().all(1).tolist() if new else []
+        for number, finite in enumerate(found, update - len(new) + 1):
+            self.skipped += not finite
+            self.in_a_row = 0 if finite else self.in_a_row + 1
+            yield number, finite
+
+    def bad_tasks(self, ago: int) -> TaskPool:
+        """The tasks of the update `ago` updates ago whose loss is not finite, or else all."""
+        tasks, losses = self._batches[max(-1 - ago, -len(self._batches))]
+        bad = (~losses.isfinite()).cpu()
+        return tasks[bad] if bool(bad.any()) else tasks
+
+    def event(self, seconds: Mapping[str, float]) -> dict[str, Any]:
+        """What the record says of these updates; `seconds` is the clock's count at their end.
+
+        Means are those of the finite updates, and missing where there is none.
+        """
+        spent = {name: round(now - self.before.get(name, 0.0), 6) for name, now in seconds.items()}
+        found: dict[str, Any] = {}
+        values = torch.stack(self.values).double().cpu()
+        values = values[values.isfinite().all(1)]
+        if len(values):
+            loss, accuracy, norm = values.mean(0).tolist()
+            found = {"loss": round(loss, 6), "accuracy": round(100 * accuracy, 4)}
+            found["gradient_norm"] = round(norm, 6)
+        found["seconds"] = {name: value for name, value in spent.items() if value}
+        found["images_per_second"] = round(self.images / max(sum(spent.values()), 1e-9), 1)
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint between two events."""
+        values = torch.stack(self.values).cpu() if self.values else torch.zeros(0, 3)
+        window = {"before": dict(self.before), "values": values}
+        window |= {"images": self.images, "looked": self.looked}
+        return {"window": window, "skipped": self.skipped, "skipped_in_a_row": self.in_a_row}
+
+    def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
+        """Go on from what `state_dict` described."""
+        window = state["window"]
+        self.begin(window["before"])
+        self.values = list(window["values"].to(device))
+        self.images, self.looked = window["images"], window["looked"]
+        self.skipped, self.in_a_row = state["skipped"], state["skipped_in_a_row"]
+
+
 def usable_losses(losses: torch.Tensor) -> torch.Tensor:
     """Losses [T] with the mean of the finite ones in place of the others.
 
-    A strategy that keeps averages of losses must not keep a number that never leaves them; the
-    update itself is skipped in any case.
+    So that a strategy's averages of losses keep no number that never leaves them.
 
     >>> usable_losses(torch.tensor([1.0, float("nan"), 3.0]))
     tensor([1., 2., 3.])
@@ -84,23 +157,17 @@ def bad_numbers(
     config: TrainConfig, learner: Learner[Any], images: ImageTable, update: int, tasks: TaskPool
 ) -> BadNumbersError:
     """The error that ends training after IN_A_ROW bad updates, with its most likely cause."""
-    lr, inner = config.optimiser.lr, config.learner.inner_lr
+    rate = f"--optimiser.lr (now {config.optimiser.lr:g})"
     if not all(bool(value.isfinite().all()) for value in learner.parameters()):
         cause = "the model's parameters are not finite, start again from an earlier checkpoint"
     elif learner.embeds and not _features_finite(learner, images, tasks):
-        cause = f"the images' features are not finite, lower --optimiser.lr (now {lr:g})"
-    elif config.learner.name == "protonet":
-        cause = f"lower --optimiser.lr (now {lr:g}) or set --optimiser.clip 10"
+        cause = f"the images' features are not finite, lower {rate}"
     else:
-        cause = (
-            f"lower --learner.inner-lr (now {inner:g}) or --optimiser.lr (now {lr:g}), "
-            "or set --optimiser.clip 10"
-        )
-    return BadNumbersError(
-        f"loss or gradient is not finite in {IN_A_ROW} updates in a row, up to update {update}: "
-        f"{cause}",
-        tasks,
-    )
+        inner = f"--learner.inner-lr (now {config.learner.inner_lr:g}) or "
+        adapts = config.learner.name != "protonet"
+        cause = f"lower {inner if adapts else ''}{rate}{',' * adapts} or set --optimiser.clip 10"
+    said = f"loss or gradient is not finite in {IN_A_ROW} updates in a row, up to update {update}"
+    return BadNumbersError(f"{said}: {cause}", tasks)
 
 
 def _features_finite(learner: Learner[Any], images: ImageTable, tasks: TaskPool) -> bool:

@@ -118,9 +118,8 @@ class Arrived:
         tasks, support, query = len(pool), pool.support.shape[1], pool.query.shape[1]
         places = torch.arange(tasks * (support + query), device=images.target)
         labels = torch.zeros(len(places), dtype=torch.long)
-        room = torch.zeros(
-            len(places), *images.image_shape, dtype=torch.uint8, device=images.target
-        )
+        shape = len(places), *images.image_shape
+        room = torch.zeros(shape, dtype=torch.uint8, device=images.target)
         self.table = ImageTable(room, labels, images.class_names[:1])
         rows = places.reshape(tasks, -1)
         self.pool = replace(pool, support=rows[:, :support], query=rows[:, support:])

@@ -1,29 +1,21 @@
-"""Checkpoints: written whole or not at all, read without running code from them.
-
-Also what is in them apart from a Trainer's state: the best weights, a warm-up that runs share.
-"""
+"""Checkpoints: written whole or not at all, read without running code from them."""
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import io
-import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from derts.errors import DertsError
 from derts.files import write_atomically
 
-Weights = dict[str, Tensor]
+Weights = dict[str, torch.Tensor]
 State = dict[str, Any]
-Events = list[dict[str, Any]]
 KEEP = 2
 MAGIC = b"derts-checkpoint-1 "
 
@@ -57,20 +49,18 @@ def newest_checkpoint(
 
     `warn` hears of a damaged one that was passed over; where all are damaged, that is an error.
     """
-    damaged: list[DertsError] = []
+    damaged: list[str] = []
     for path in reversed(checkpoint_files(folder)):
         try:
             state = load_checkpoint(path)
         except DertsError as error:
-            damaged.append(error)
+            damaged.append(str(error).rpartition(": ")[0])
             continue
-        for passed_over in damaged:
-            cause = str(passed_over).rpartition(": ")[0]
+        for cause in damaged:
             warn(f"{cause}: going on from the one before it, {path.name}")
         return path, state
     if damaged:
-        cause = str(damaged[0]).rpartition(": ")[0]
-        raise DertsError(f"{cause}, and there is none before it that is whole: train again")
+        raise DertsError(f"{damaged[0]}, and there is none before it that is whole: train again")
     return None
 
 
@@ -101,62 +91,22 @@ def load_checkpoint(path: Path) -> State:
     return state
 
 
-@dataclass(frozen=True)
-class BestWeights:
-    """A model's state after an update, and its accuracy on validation classes then."""
-
-    update: int
-    accuracy: float
-    weights: Weights
-
-
-def weights_of(learner: nn.Module) -> Weights:
+def weights_of(learner: torch.nn.Module) -> Weights:
     """A learner's state in memory of its own."""
     return {name: value.detach().clone() for name, value in learner.state_dict().items()}
 
 
 def judged_weights(state: Mapping[str, Any]) -> Weights:
     """Of a checkpoint's state, the weights that its run is judged by: the best, or the last."""
-    best, last = state.get("best"), state["learner"]
-    weights: Weights = last if best is None else best["weights"]
+    weights: Weights = state["best"]["weights"] if state.get("best") else state["learner"]
     return weights
 
 
-class SharedWarmup:
-    """A Trainer's state and a run's events after its warm-up: in a folder, or in memory.
-
-    >>> shared = SharedWarmup()
-    >>> shared.load() is None
-    True
-    >>> shared.save({"update": 5}, [])
-    >>> shared.load()
-    ({'update': 5}, [])
-    """
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder
-        self._held: tuple[State, Events] | None = None
-
-    def load(self) -> tuple[State, Events] | None:
-        """What was left here, if it is whole."""
-        if self.folder is None:
-            return copy.deepcopy(self._held)
-        try:
-            found = newest_checkpoint(self.folder)
-        except DertsError as error:
-            say(f"{str(error).rpartition(',')[0]}: the warm-up is done again")
-            return None
-        if found is None:
-            return None
-        lines = (self.folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
-        return found[1], [json.loads(line) for line in lines]
-
-    def save(self, state: State, events: Events) -> None:
-        """Leave the end of a warm-up for others."""
-        if self.folder is None:
-            self._held = copy.deepcopy((state, events))
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lines = "".join(json.dumps(event) + "\n" for event in events)
-        write_atomically(self.folder / "events.jsonl", lines.encode())
-        save_checkpoint(self.folder, state["update"], state)
+def load_warmup(folder: Path) -> State | None:
+    """The state, with `events`, that a run left in a folder at the end of its warm-up, if whole."""
+    try:
+        found = newest_checkpoint(folder)
+    except DertsError as error:
+        say(f"{str(error).rpartition(',')[0]}: the warm-up is done again")
+        return None
+    return found[1] if found is not None and "events" in found[1] else None

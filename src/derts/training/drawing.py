@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 
 from derts.config import TaskConfig, TrainConfig
@@ -31,17 +32,12 @@ def training_images(images: ImageTable, tasks: TaskConfig) -> ImageTable:
 
 
 def draw_tasks(
-    sampler: TaskSampler,
-    tasks: TaskConfig,
-    count: int,
-    seed: Seed,
-    images: int = 0,
-    clean: bool = False,
+    sampler: TaskSampler, tasks: TaskConfig, count: int, seed: Seed, images: int = 0
 ) -> TaskPool:
-    """`count` tasks as a config describes them, with its noise unless they are to be clean."""
+    """`count` tasks as a config describes them, with its noise."""
     return sampler.draw(
         tasks=count, way=tasks.way, shot=tasks.shot, query=tasks.query, seed=seed,
-        noise=None if clean else task_noise(tasks), images=images,
+        noise=task_noise(tasks), images=images,
     )  # fmt: skip
 
 
@@ -52,15 +48,11 @@ def training_sampler(images: ImageTable, tasks: TaskConfig) -> TaskSampler:
 
 def evaluation_tasks(config: TrainConfig, images: ImageTable, shot: int | None = None) -> TaskPool:
     """The fixed, clean tasks on which runs of a comparison are all measured."""
-    settings = config.evaluation
+    settings, shot = config.evaluation, config.tasks.shot if shot is None else shot
     return TaskPool.sample(
-        images,
-        tasks=settings.tasks,
-        way=config.tasks.way,
-        shot=config.tasks.shot if shot is None else shot,
-        query=settings.query,
+        images, tasks=settings.tasks, way=config.tasks.way, shot=shot, query=settings.query,
         seed=(EVALUATION_SEED, "evaluation"),
-    )
+    )  # fmt: skip
 
 
 class TaskDrawer:
@@ -80,6 +72,7 @@ class TaskDrawer:
                 f"pixels wide and {height} high: choose at most {min(height, width) // 2}"
             )
         self._sampler = training_sampler(images, config.tasks)
+        self._clean = replace(config.tasks, noise="none")
         self._validation = validation
         self._block: tuple[tuple[int, int], TaskPool] | None = None
 
@@ -103,7 +96,7 @@ class TaskDrawer:
     def draw_validation(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
         """Fresh clean tasks of validation classes."""
         seed = (self.config.seed, purpose, number)
-        return draw_tasks(self._validation_sampler, self.config.tasks, tasks, seed, images, True)
+        return draw_tasks(self._validation_sampler, self._clean, tasks, seed, images)
 
     @cached_property
     def _validation_sampler(self) -> TaskSampler:

@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from derts.errors import DISK_FULL, DertsError
-from derts.progress import Advance
+from derts.progress import Advance, unheard
 from derts.training.bad_numbers import BadNumbersError
-from derts.training.checkpoint import SharedWarmup, save_checkpoint
+from derts.training.checkpoint import load_warmup, save_checkpoint
 from derts.training.result import Event, Result, evaluation_event, make_result
 from derts.training.run_folder import Run, point_file
 from derts.training.trainer import Trainer
@@ -36,24 +37,22 @@ class Driver:
     run: Run | None = None
     until: int | None = None
     points: Sequence[int] = ()
-    warmup: SharedWarmup | None = None
+    warmup: Path | None = None
     listen: Listen | None = None
     go_on: str = ""
     _held: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if not self.go_on:
-            name = None if self.run is None else f"go on with derts train --resume {self.run.path}"
-            self.go_on = name or "nothing was kept"
+        folder = None if self.run is None else self.run.path
+        kept = f"go on with derts train --resume {folder}" if folder else "nothing was kept"
+        self.go_on = self.go_on or kept
         if self.trainer.group.leads:
             self.trainer.log = self._log
             if self.run is not None:
                 self.trainer.context.keep_round = self.run.keep_round
 
     def drive(
-        self,
-        advance: Advance = lambda count=1, note=None: None,
-        stopping: Callable[[], bool] = lambda: False,
+        self, advance: Advance = unheard, stopping: Callable[[], bool] = lambda: False
     ) -> Result | None:
         """Train; the result at `until`, or None where `stopping` ended it before: all is saved."""
         trainer, config = self.trainer, self.trainer.config
@@ -61,10 +60,9 @@ class Driver:
         with self._one_line_errors():
             self._take_warmup()
             if trainer.update > until and self._result_at(until) is None:
-                where = "this run" if self.run is None else self.run.path
                 raise DertsError(
-                    f"{where} went on past update {until} without being evaluated there: "
-                    "remove the folder to train it again"
+                    f"{self.run.path if self.run else 'this run'} went on past update {until} "
+                    "without being evaluated there: remove the folder to train it again"
                 )
             # where a process was killed between a checkpoint and its result, this measures
             result = self._measure(until)
@@ -127,8 +125,8 @@ class Driver:
     def _measure(self, until: int) -> Result | None:
         """The result where one is due: measured and written, or as it is there already."""
         trainer, run = self.trainer, self.run
-        at_end = trainer.update == trainer.config.updates
-        if trainer.update != until and trainer.update not in self.points:
+        at_end, at_point = trainer.update == trainer.config.updates, trainer.update in self.points
+        if trainer.update != until and not at_point:
             return None
         found = trainer.group.same(self._result_at(trainer.update))
         if found is not None:
@@ -140,7 +138,7 @@ class Driver:
         if run is not None and trainer.group.leads:
             if at_end:
                 run.write_result(result)
-            if trainer.update in self.points:
+            if at_point:
                 run.write_result(result, point_file(run.path, trainer.update).name)
         return result
 
@@ -157,27 +155,24 @@ class Driver:
 
     def _take_warmup(self) -> None:
         """Begin after the warm-up that another run left, if no point lies before its end."""
-        if self.warmup is None or self.trainer.update or not self._warmup_end:
+        end = self._warmup_end
+        if self.warmup is None or self.trainer.update or min(self.points, default=end) < end:
             return
-        if min(self.points, default=self._warmup_end) < self._warmup_end:
-            return
-        if (found := self.warmup.load()) is not None:
-            state, events = found
-            self.trainer.load_state_dict(state)
-            for event in events:
+        if end and (found := load_warmup(self.warmup)) is not None:
+            self.trainer.load_state_dict(found)
+            for event in found["events"]:
                 self.trainer.log(event)
             self._save()
 
     def _share_warmup(self) -> None:
         """Leave the end of the warm-up for others, or take theirs if they were first."""
         assert self.warmup is not None
-        found = self.warmup.load()
+        found = load_warmup(self.warmup)
         if found is None:
-            self.warmup.save(self.trainer.state_dict(), self.events())
-            return
-        seconds = dict(self.trainer.clock.seconds)
-        self.trainer.load_state_dict(found[0])
-        self.trainer.clock.seconds = seconds
+            state = {**self.trainer.state_dict(), "events": self.events()}
+            save_checkpoint(self.warmup, self.trainer.update, state)
+        else:
+            self.trainer.load_state_dict({**found, "seconds": self.trainer.clock.seconds})
 
     @contextmanager
     def _one_line_errors(self) -> Iterator[None]:
@@ -188,8 +183,8 @@ class Driver:
         except BadNumbersError as error:
             kept = ""
             if run is not None and trainer.group.leads:
-                error.tasks.save(run.path / BAD_TASKS)
                 where = run.path / BAD_TASKS
+                error.tasks.save(where)
                 kept = f" ({len(error.tasks)} of its tasks are in {where}: TaskPool.load)"
             trainer.group.let_leader_speak()
             raise DertsError(f"{error}{kept}") from None

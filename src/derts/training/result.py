@@ -25,7 +25,7 @@ def make_result(trainer: Trainer, evaluation: Evaluation, events: Iterable[Event
         "machine": machine(str(trainer.device)),
         "seed": trainer.config.seed,
         "updates": trainer.update,
-        "weights_of_update": trainer.update if trainer.best is None else trainer.best.update,
+        "weights_of_update": (trainer.best or {"update": trainer.update})["update"],
         "tasks_trained": trainer.tasks_trained,
         "image_shape": list(trainer.images.image_shape),
         "images": {"count": len(trainer.images), "classes": len(trainer.images.class_names)},
@@ -42,11 +42,8 @@ def evaluation_event(name: str, trainer: Trainer, evaluation: Evaluation) -> Eve
 
 
 def _summary(evaluation: Evaluation) -> Result:
-    return {
-        "split": evaluation.split,
-        "accuracy": round(evaluation.mean, 4),
-        "interval": round(evaluation.interval, 4),
-    }
+    accuracy, interval = round(evaluation.mean, 4), round(evaluation.interval, 4)
+    return {"split": evaluation.split, "accuracy": accuracy, "interval": interval}
 
 
 def summarise(events: Sequence[Event], warmup: int, update: int) -> Result:
@@ -54,39 +51,32 @@ def summarise(events: Sequence[Event], warmup: int, update: int) -> Result:
     rounds = [event for event in events if event["event"] == "round"]
     random, updates = updates_at_random(rounds, update)
     noise = [event.get("noise", {}) for event in rounds]
+    kinds = ("pool", "selected", "dropped", "kept")
+    dropped = [one["looks_noisy"] / one["pool"] for one in rounds if "looks_noisy" in one]
     return {
         "seconds_per_update": seconds_per_update(events, warmup),
         "selection_share": selection_share(events, warmup),
         "rounds": len(rounds),
         "updates_at_random": random,
         **({"random_share": random / updates} if updates else {}),
-        "noise": {
-            key: _mean(values.get(key) for values in noise)
-            for key in ("pool", "selected", "dropped", "kept")
-        },
-        "dropped_share": _mean(
-            event["looks_noisy"] / event["pool"] for event in rounds if "looks_noisy" in event
-        ),
+        "noise": {kind: _mean(values.get(kind) for values in noise) for kind in kinds},
+        "dropped_share": _mean(dropped),
         "effective_tasks": _mean(event.get("effective_tasks") for event in rounds),
         "parts": parts(rounds),
         "notes": notes(events),
     }
 
 
-def updates_at_random(events: Iterable[Event], until: int) -> tuple[int, int]:
+def updates_at_random(rounds: Sequence[Event], until: int) -> tuple[int, int]:
     """Up to update `until`: updates on random tasks for want of a choice, and all since a first.
 
     >>> rounds = [{"event": "round", "update": 10, "random": 4}, {"event": "round", "update": 30}]
     >>> updates_at_random(rounds, until=35)
     (20, 25)
     """
-    looks = [event for event in events if event["event"] == "round"]
-    if not looks:
-        return 0, 0
-    ends = [*(look["update"] for look in looks[1:]), until]
-    spans = [end - look["update"] for look, end in zip(looks, ends, strict=True)]
-    random = [span for look, span in zip(looks, spans, strict=True) if "random" in look]
-    return sum(random), sum(spans)
+    ends = [*(event["update"] for event in rounds[1:]), until]
+    spans = [(end - event["update"], event) for event, end in zip(rounds, ends, strict=False)]
+    return sum(span for span, event in spans if "random" in event), sum(span for span, _ in spans)
 
 
 def parts(rounds: Sequence[Event]) -> dict[str, dict[str, float]]:
@@ -104,14 +94,13 @@ def parts(rounds: Sequence[Event]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for name in dict.fromkeys(name for one in told for name in one):
         values = [one.get(name) for one in told]
-        if any(isinstance(value, str) for value in values):
-            names = [str(value) for value in values if value is not None]
-            found[name] = {
-                one: round(names.count(one) / len(told), 4) for one in dict.fromkeys(names)
-            }
-            continue
-        found[name] = {"rounds": round(sum(map(acted, values)) / len(told), 4)}
+        words = [value for value in values if isinstance(value, str)]
         tables = [value for value in values if isinstance(value, dict)]
+        if words:
+            shares = {word: words.count(word) for word in dict.fromkeys(words)}
+        else:
+            shares = {"rounds": sum(map(_acted, values))}
+        found[name] = {word: round(count / len(told), 4) for word, count in shares.items()}
         for key in dict.fromkeys(key for table in tables for key in table):
             mean = _mean(table.get(key) for table in tables)
             if mean is not None:
@@ -119,7 +108,7 @@ def parts(rounds: Sequence[Event]) -> dict[str, dict[str, float]]:
     return found
 
 
-def acted(value: object) -> bool:
+def _acted(value: object) -> bool:
     """Whether what a round told of a part says that it changed anything."""
     if isinstance(value, dict):
         return any(isinstance(one, int | float) and one != 0 for one in value.values())
@@ -133,12 +122,9 @@ def acting(event: Event) -> list[str]:
     ...                                     "balance": False, "select": "facility-location"}})
     ['votes', 'facility-location']
     """
-    found = event.get("parts")
-    if not isinstance(found, dict):
-        return []
-    names = [
-        value if isinstance(value, str) else name for name, value in found.items() if acted(value)
-    ]
+    told = event.get("parts")
+    found = told.items() if isinstance(told, dict) else ()
+    names = [value if isinstance(value, str) else name for name, value in found if _acted(value)]
     return [name for name in names if name != "balanced"]  # told as `balance` already
 
 

@@ -16,9 +16,8 @@ from derts.distributed import Group, LostProcessError, joined
 from derts.errors import DertsError
 from derts.files import locked
 from derts.hardware import choose_device
-from derts.progress import Advance, progress
+from derts.progress import Advance, progress, unheard
 from derts.training.checkpoint import (
-    SharedWarmup,
     State,
     checkpoint_files,
     judged_weights,
@@ -51,18 +50,18 @@ def train(
     """
     config = config.resolved()
     with joined(choose_device(config.hardware)) as group, ExitStack() as stack:
-        trainer = checked_trainer(config, tables, group)
+        trainer = _checked_trainer(config, tables, group)
         if out is None:
-            return _to_the_end(trainer, None, quiet, listen)
+            return _to_the_end(Driver(trainer, listen=listen), quiet)
         folder = Path(out)
 
         def begin() -> None:
-            Run.check_free(folder, overwrite=overwrite)
+            Run.check_free(folder, overwrite)
             stack.enter_context(locked(folder))
-            Run.create(folder, config, overwrite=overwrite)
+            Run.create(folder, config, overwrite)
 
         group.first(begin)
-        return _to_the_end(trainer, Run(folder, config), quiet, listen)
+        return _to_the_end(Driver(trainer, Run(folder, config), listen=listen), quiet)
 
 
 def resume(
@@ -80,12 +79,12 @@ def resume(
     run = Run.open(path)
     with joined(choose_device(run.config.hardware)) as group, ExitStack() as stack:
         group.first(lambda: stack.enter_context(locked(run.path)))
-        trainer = checked_trainer(run.config, tables, group)
+        trainer = _checked_trainer(run.config, tables, group)
         state = _load_newest(trainer, run)
         if trainer.update == run.config.updates and (run.path / "result.json").exists():
             raise DertsError(f"{path} is finished: its result is in {run.path / 'result.json'}")
         group.first(lambda: run.rewind(state.get("logs") if state else {}))
-        return _to_the_end(trainer, run, quiet, listen)
+        return _to_the_end(Driver(trainer, run, listen=listen), quiet)
 
 
 def train_in(
@@ -95,8 +94,8 @@ def train_in(
     *,
     until: int | None = None,
     points: Sequence[int] = (),
-    warmup: SharedWarmup | None = None,
-    advance: Advance = lambda count=1, note=None: None,
+    warmup: Path | None = None,
+    advance: Advance = unheard,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Result | None:
     """Begin a run in a folder of ours, or go on with the one there; as `Driver` otherwise.
@@ -105,11 +104,10 @@ def train_in(
     alone is kept. The folder is locked meanwhile.
     """
     with locked(folder):
-        trainer = checked_trainer(config, tables)
-        run, state = Run(folder, trainer.config), {}
-        if (folder / "config.toml").is_file():
-            state = _load_newest(trainer, run)
-        if state:
+        trainer = _checked_trainer(config, tables)
+        run = Run(folder, trainer.config)
+        known = (folder / "config.toml").is_file()
+        if known and (state := _load_newest(trainer, run)):
             run.rewind(state.get("logs"))
         else:
             run.clear()
@@ -119,43 +117,6 @@ def train_in(
             for old in checkpoint_files(run.path / "checkpoints")[:-1]:
                 old.unlink()
         return result
-
-
-def checked_trainer(
-    config: TrainConfig, tables: Tables | None = None, group: Group | None = None
-) -> Trainer:
-    """A new Trainer; what the end of its run needs is tried here."""
-    trainer = Trainer(config, open_data(config.data) if tables is None else tables, group=group)
-    splits = [trainer.config.evaluation.split, *(["val"] if trainer.config.validate_every else [])]
-    for split in splits:
-        evaluation_tasks(trainer.config, trainer.split(split))
-    return trainer
-
-
-def _to_the_end(trainer: Trainer, run: Run | None, quiet: bool, listen: Listen | None) -> Result:
-    """Train and evaluate until a signal; the leading process alone shows progress."""
-    group, updates = trainer.group, trainer.config.updates
-    driver = Driver(trainer, run, listen=listen)
-    quiet = quiet or not group.leads
-    try:
-        with (
-            stop_requests(0.0 if group.alone else PASSED_ON) as stopping,
-            progress("training", total=updates, unit="updates", quiet=quiet) as advance,
-        ):
-            result = driver.drive(advance, stopping)
-    except KeyboardInterrupt:
-        raise DertsError(
-            f"interrupted in the middle of update {trainer.update + 1}: {driver.go_on}"
-        ) from None
-    except LostProcessError as error:
-        raise DertsError(f"{error} at update {trainer.update}: {driver.go_on}") from None
-    if result is None:
-        group.let_leader_speak()
-        kept = "nothing was kept, as no --out was given"
-        if run is not None:
-            kept = f"all is saved, {driver.go_on}"
-        raise DertsError(f"interrupted at update {trainer.update}: {kept}")
-    return result
 
 
 def open_trainer(path: Path | str, tables: Tables | None = None, *, last: bool = False) -> Trainer:
@@ -173,13 +134,44 @@ def open_trainer(path: Path | str, tables: Tables | None = None, *, last: bool =
     return trainer
 
 
+def _checked_trainer(
+    config: TrainConfig, tables: Tables | None, group: Group | None = None
+) -> Trainer:
+    """A new Trainer; what the end of its run needs is tried here."""
+    trainer = Trainer(config, open_data(config.data) if tables is None else tables, group=group)
+    splits = [trainer.config.evaluation.split, *(["val"] if trainer.config.validate_every else [])]
+    for split in splits:
+        evaluation_tasks(trainer.config, trainer.split(split))
+    return trainer
+
+
+def _to_the_end(driver: Driver, quiet: bool) -> Result:
+    """Train and evaluate until a signal; the leading process alone shows progress."""
+    trainer, group = driver.trainer, driver.trainer.group
+    total, quiet = trainer.config.updates, quiet or not group.leads
+    try:
+        with (
+            stop_requests(0.0 if group.alone else PASSED_ON) as stopping,
+            progress("training", total, "updates", quiet=quiet) as advance,
+        ):
+            result = driver.drive(advance, stopping)
+    except KeyboardInterrupt:
+        where = f"in the middle of update {trainer.update + 1}"
+        raise DertsError(f"interrupted {where}: {driver.go_on}") from None
+    except LostProcessError as error:
+        raise DertsError(f"{error} at update {trainer.update}: {driver.go_on}") from None
+    if result is None:
+        group.let_leader_speak()
+        kept = "nothing was kept, as no --out was given"
+        if driver.run is not None:
+            kept = f"all is saved, {driver.go_on}"
+        raise DertsError(f"interrupted at update {trainer.update}: {kept}")
+    return result
+
+
 def _load_newest(trainer: Trainer, run: Run) -> State:
     """Bring a trainer into the state of a run's newest checkpoint, which is returned ({}: none)."""
-
-    def warn(line: str) -> None:
-        if trainer.group.leads:
-            say(line)
-
+    warn = say if trainer.group.leads else lambda line: None
     found = newest_checkpoint(run.path / "checkpoints", warn)
     if found is None:
         return {}
@@ -200,13 +192,8 @@ def stop_requests(apart: float = 0.0) -> Iterator[Callable[[], bool]]:
     """Inside the block a first Ctrl-C or SIGTERM is only noted; a second one interrupts at once.
 
     What comes within `apart` seconds of the first is the same request, as when a terminal and a
-    launcher both pass it on.
-    Yields a function that says whether one was noted. Outside the main thread, where signals
-    cannot be caught, nothing changes.
-
-    >>> with stop_requests() as stopping:
-    ...     stopping()
-    False
+    launcher both pass it on. Yields a function that says whether one was noted. Outside the main
+    thread, where signals cannot be caught, nothing changes.
     """
     noted: list[float] = []
 
@@ -215,10 +202,9 @@ def stop_requests(apart: float = 0.0) -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         noted.append(time.monotonic())
 
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
+    before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield lambda: bool(noted)
     finally:

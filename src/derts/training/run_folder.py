@@ -29,10 +29,10 @@ class Run:
         self.config = config
 
     @staticmethod
-    def create(path: Path | str, config: TrainConfig, *, overwrite: bool = False) -> Run:
+    def create(path: Path, config: TrainConfig, overwrite: bool = False) -> Run:
         """Make the folder and save the resolved config in it; an old run there is emptied."""
-        run = Run(Path(path), config)
-        Run.check_free(run.path, overwrite=overwrite)
+        Run.check_free(path, overwrite)
+        run = Run(path, config)
         run.clear()
         return run
 
@@ -49,10 +49,13 @@ class Run:
         (self.path / "checkpoints").mkdir()
 
     @staticmethod
-    def check_free(path: Path | str, *, overwrite: bool = False) -> None:
-        """Refuse a folder that holds anything but, with `overwrite`, an older run."""
-        path = Path(path)
-        if not path.exists() or (path.is_dir() and all(map(_left_behind, path.iterdir()))):
+    def check_free(path: Path, overwrite: bool = False) -> None:
+        """Refuse a folder that holds anything but, with `overwrite`, an older run.
+
+        What a process that was killed before it began left there does not count.
+        """
+        found = set(path.iterdir()) if path.is_dir() else {path} if path.exists() else set()
+        if not found - {path / LOCK, *path.glob(".*.tmp")}:
             return
         is_run = (path / "config.toml").exists()
         if not (overwrite and is_run):
@@ -86,9 +89,8 @@ class Run:
             except ValueError:  # no JSON, or not even text
                 return
             if not isinstance(event, dict):
-                raise DertsError(
-                    f"line {number} of {self.path / 'events.jsonl'} is no event of a run: remove it"
-                )
+                where = f"line {number} of {self.path / 'events.jsonl'}"
+                raise DertsError(f"{where} is no event of a run: remove it")
             yield event
 
     def positions(self) -> dict[str, int]:
@@ -152,7 +154,6 @@ def is_number(value: object) -> bool:
 
 
 def _is_result(found: object) -> TypeGuard[Event]:
-    """Whether this has what is read from a result, and of the right kind."""
     return (
         isinstance(found, dict)
         and all(is_number(found.get(name)) for name in ("accuracy", "interval", "updates"))
@@ -161,11 +162,6 @@ def _is_result(found: object) -> TypeGuard[Event]:
         and isinstance(found.get("accuracies", []), list)
         and all(map(is_number, found.get("accuracies", [])))
     )
-
-
-def _left_behind(file: Path) -> bool:
-    """Whether this is all that a process killed before it began would leave."""
-    return file.name == LOCK or (file.name.startswith(".") and file.suffix == ".tmp")
 
 
 def point_file(folder: Path, update: int) -> Path:

@@ -1,4 +1,4 @@
-"""One update: forward, weigh, backward, clip and the optimiser's step.
+"""One update, and where it runs: forward, weigh, backward, clip and the optimiser's step.
 
 Plain or recorded as CUDA graphs, by one process or by several that share a meta-batch.
 """
@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 
-from derts.config import OptimiserConfig
+from derts.config import HardwareConfig, TrainConfig
+from derts.data.streaming import StreamedTable
 from derts.data.table import ImageTable
 from derts.distributed import Group
+from derts.kernels.fast_embedding import FastEmbedding
 from derts.learners.base import Learner, Outcome, Weigh
 from derts.models.batch_norm import set_total
 from derts.tasks.pool import TaskPool
@@ -20,31 +22,56 @@ from derts.training.bad_numbers import GuardedStep
 from derts.training.captured import CapturedUpdate
 
 
+def place_learner(learner: Learner[Any], config: TrainConfig, device: torch.device) -> None:
+    """Move a learner to a device and let it embed images there in the fastest way asked for."""
+    hardware = config.hardware
+    learner.to(device)
+    learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    precision = torch.bfloat16 if hardware.precision == "bfloat16" else torch.float32
+    embedding = FastEmbedding(learner.backbone, learner.device, precision)
+    if hardware.compile and learner.embeds and not embedding.by_kernels:
+        embedding.compile_for(config.meta_batch, learner.dtype)
+    learner.embedding = embedding
+
+
+def place_table(
+    images: ImageTable, device: torch.device, hardware: HardwareConfig | None = None
+) -> ImageTable:
+    """Images on a GPU where they fit into the memory for them, else streamed to the device.
+
+    The memory is what the config says, or half of what is free.
+    """
+    if images.device.type == "cuda":
+        return images
+    limit = (hardware.image_memory_gib if hardware else 0.0) * 2**30
+    if device.type == "cuda":
+        limit = limit or torch.cuda.mem_get_info(device)[0] // 2
+        if images.images.nbytes < limit:
+            return images.to(device)
+    elif not limit or images.images.nbytes < limit:
+        return images
+    return StreamedTable.of(images, device)
+
+
 class Updater:
-    """Updates one learner on one table; `meta_batch` is the number of tasks that is usual."""
+    """Updates one learner on one table."""
 
     def __init__(
-        self,
-        learner: Learner[Any],
-        images: ImageTable,
-        config: OptimiserConfig,
-        meta_batch: int,
-        group: Group,
-        augmented: bool = False,
+        self, learner: Learner[Any], images: ImageTable, config: TrainConfig, group: Group
     ) -> None:
-        self.learner, self.images, self.config = learner, images, config
-        self.meta_batch, self.group = meta_batch, group
+        self.learner, self.images, self.config, self.group = learner, images, config, group
         alone = group.alone and learner.embeds
         self.captures = alone and learner.embedding.captures(images)
         held = images.device == learner.device
-        if alone and held and not augmented and not learner.per_task_statistics:
+        if alone and held and not config.augment.active and not learner.per_task_statistics:
             learner.embedding.know(images)
         self._captured: CapturedUpdate | None = None
-        assert config.lr is not None
+        rate = config.optimiser.lr
+        assert rate is not None
         self.optimiser = torch.optim.AdamW(
             learner.parameters(),
             # a graph reads its learning rate from memory
-            lr=torch.tensor(config.lr, device=learner.device) if self.captures else config.lr,
+            lr=torch.tensor(rate, device=learner.device) if self.captures else rate,
             weight_decay=0.0,
             fused=learner.device.type == "cuda",
             capturable=self.captures,
@@ -65,12 +92,10 @@ class Updater:
             else:
                 group["lr"] = learning_rate
         with self.learner.embedding.fast_math():
-            if self.captures and len(pool) == self.meta_batch and self.optimiser.state:
+            if self.captures and len(pool) == self.config.meta_batch and self.optimiser.state:
                 if self._captured is None:
-                    self._captured = CapturedUpdate(
-                        self.learner, self.images, self.optimiser, self.guard.keep, self._finish,
-                        pool,
-                    )  # fmt: skip
+                    parts = self.learner, self.images, self.optimiser
+                    self._captured = CapturedUpdate(*parts, self.guard.keep, self._finish, pool)
                 if self._captured.fits(pool):
                     return self._captured.run(pool, weigh)
             self.guard.keep()
@@ -107,7 +132,7 @@ class Updater:
         return Outcome(outcome.loss.detach(), losses, group.gather(outcome.accuracies, count))
 
     def _finish(self, losses: torch.Tensor, accuracies: torch.Tensor) -> torch.Tensor:
-        limit = self.config.clip or math.inf
+        limit = self.config.optimiser.clip or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.learner.parameters(), limit)
         values = torch.stack((losses.mean(), accuracies.mean(), norm.detach()))
         self.guard.step(values.isfinite().all())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,17 +18,15 @@ from derts.errors import DertsError
 from derts.evaluation import Evaluation, evaluate
 from derts.hardware import choose_device
 from derts.learners import build_learner
-from derts.progress import Advance
+from derts.progress import Advance, unheard
 from derts.selection import build_strategy
 from derts.selection.strategy import Context
 from derts.tasks.pool import TaskPool
-from derts.training.bad_numbers import IN_A_ROW, bad_numbers, usable_losses
-from derts.training.checkpoint import BestWeights, weights_of
+from derts.training.bad_numbers import IN_A_ROW, Window, bad_numbers, usable_losses
+from derts.training.checkpoint import weights_of
 from derts.training.drawing import TaskDrawer, evaluation_tasks, training_images
-from derts.training.placement import place_learner, place_table
 from derts.training.result import acting
-from derts.training.step import Updater
-from derts.training.window import BadStreak, Window
+from derts.training.step import Updater, place_learner, place_table
 
 Log = Callable[[dict[str, Any]], None]
 Tables = Mapping[str, ImageTable]
@@ -37,7 +35,8 @@ Tables = Mapping[str, ImageTable]
 class Trainer:
     """Trains one learner on one table; `state_dict` holds all that is needed to go on.
 
-    `best` are the weights to be judged by, if not the last; `log` hears every event.
+    `best` has the weights to be judged by, if not the last, and their update; `log` hears every
+    event.
 
     >>> from derts.config import *
     >>> from derts.data import glyphs
@@ -60,53 +59,35 @@ class Trainer:
         self.group = group or Group()
         self.device = self.group.device or choose_device(config.hardware)
         self.tables = tables
-        self.images = place_table(
-            training_images(self.split("train"), config.tasks), self.device, config.hardware
-        )
+        images = training_images(self.split("train"), config.tasks)
+        self.images = place_table(images, self.device, config.hardware)
         self.drawer = TaskDrawer(config, self.images, lambda: self.split("val"))
         self.draw = self.drawer.draw
+        way, shape = config.tasks.way, self.images.image_shape
         self.learner = build_learner(
-            config.learner,
-            config.model,
-            way=config.tasks.way,
-            image_shape=self.images.image_shape,
-            seed=config.seed,
+            config.learner, config.model, way=way, image_shape=shape, seed=config.seed
         )
         if not self.group.alone:
             # messages between processes cannot be compiled
             config = replace(config, hardware=replace(config.hardware, compile=False))
         place_learner(self.learner, config, self.device)
-        self.updater = Updater(
-            self.learner,
-            self.images,
-            config.optimiser,
-            config.meta_batch,
-            self.group,
-            augmented=config.augment.active,
-        )
+        self.updater = Updater(self.learner, self.images, config, self.group)
         self.strategy = build_strategy(config.strategy)
         self.clock = Clock(self.device)
         self.log = log
         self.update = self.tasks_trained = 0
-        self.best: BestWeights | None = None
-        self.streak = BadStreak()
+        self.best: dict[str, Any] | None = None
         self.window = Window()
         self._acting: list[str] = []
         self._placed: dict[str, ImageTable] = {}
         self._evaluation_tasks: dict[tuple[str, int | None], TaskPool] = {}
         by_validation = "val" in tables and config.strategy.name == "ats"
         self.context = Context(
-            self.learner,
-            self.images,
-            self.draw,
-            config.meta_batch,
-            seed=config.seed,
-            clock=self.clock,
-            log=self._hear,
+            self.learner, self.images, self.draw, config.meta_batch,
+            seed=config.seed, clock=self.clock, log=self._hear, group=self.group,
             validation_images=self._place("val") if by_validation else tables.get("val"),
             draw_validation=self.drawer.draw_validation,
-            group=self.group,
-        )
+        )  # fmt: skip
         self.draw(1, "check", 0)  # impossible tasks are refused before the first update
         self.strategy.check(self.context)
 
@@ -131,18 +112,17 @@ class Trainer:
     def train(
         self,
         until: int | None = None,
-        advance: Advance = lambda count=1, note=None: None,
+        advance: Advance = unheard,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         """Train up to an update (default: the last) or until `stopping` says so.
 
-        `advance` hears of progress. Where `stopping` ends it, the event under way stays open and
-        is part of `state_dict`: the run's record does not show the stop.
+        Where `stopping` ends it, the event under way stays open and is part of `state_dict`.
         """
         until = self.config.updates if until is None else min(until, self.config.updates)
         self.learner.train()
         if not self.window.values:
-            self.window.before = dict(self.clock.seconds)
+            self.window.begin(self.clock.seconds)
         while self.update < until and not self._must_stop(stopping):
             self.window.values.append(self.step())
             at_event = self.update % self.config.log_every == 0 or self.update == until
@@ -168,11 +148,9 @@ class Trainer:
                 lambda losses: self.strategy.weigh(batch, usable_losses(losses)),
                 self.learning_rate(),
             )
-        self.streak.remember(batch.pool, outcome.losses)
+        self.window.remember(batch.pool, outcome.losses)
         self.update += 1
         self.tasks_trained += len(batch.pool)
-        per_task = batch.pool.support.shape[1] + batch.pool.query.shape[1]
-        self.window.images += len(batch.pool) * per_task
         return values
 
     def evaluate(self, split: str, shot: int | None = None) -> Evaluation:
@@ -203,20 +181,18 @@ class Trainer:
         """
         found, config = self.evaluate("val"), self.config
         begun = self.update > config.strategy.warmup or self.update == config.updates
-        better = self.best is None or found.mean > self.best.accuracy
+        better = self.best is None or found.mean > self.best["accuracy"]
         if config.evaluation.weights == "best" and begun and better:
-            self.best = BestWeights(self.update, found.mean, weights_of(self.learner))
+            self.best = {"update": self.update, "accuracy": found.mean}
+            self.best["weights"] = weights_of(self.learner)
         return found
 
     def judge(self, split: str) -> Evaluation:
-        """Accuracy on a split of the weights that the run is judged by: the last, or the best.
-
-        Where none were validated yet, the present ones.
-        """
+        """Accuracy on a split of the weights that the run is judged by: the last, or the best."""
         if self.best is None:
             return self.evaluate(split)
         own = weights_of(self.learner)
-        self.learner.load_state_dict(self.best.weights)
+        self.learner.load_state_dict(self.best["weights"])
         try:
             return self.evaluate(split)
         finally:
@@ -231,10 +207,8 @@ class Trainer:
             "optimiser": self.optimiser.state_dict(),
             "strategy": self.strategy.state_dict(),
             "seconds": dict(self.clock.seconds),
-            "window": self.window.state_dict(),
-            "skipped": self.streak.skipped,
-            "skipped_in_a_row": self.streak.in_a_row,
-            "best": None if self.best is None else asdict(self.best),
+            "best": self.best,
+            **self.window.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -246,9 +220,8 @@ class Trainer:
         self.strategy.load_state_dict(state["strategy"])
         self.update, self.tasks_trained = state["update"], state["tasks_trained"]
         self.clock.seconds = dict(state["seconds"])
-        self.best = None if state["best"] is None else BestWeights(**state["best"])
-        self.window = Window.from_state(state["window"], self.device)
-        self.streak.skipped, self.streak.in_a_row = state["skipped"], state["skipped_in_a_row"]
+        self.best = state["best"]
+        self.window.load_state_dict(state, self.device)
 
     def _place(self, split: str) -> ImageTable:
         """A split's images where the learner is, sent there once."""
@@ -279,18 +252,17 @@ class Trainer:
 
     def _look(self) -> None:
         """Record the updates that were skipped; end training after too many in a row."""
-        first = self.update - len(self.window.values) + self.window.looked + 1
-        for number, finite in enumerate(self.window.look(), first):
+        for number, finite in self.window.look(self.update):
             if not finite:
                 self.log({"event": "skipped", "update": number, "cause": "not finite"})
-            if self.streak.count(finite):
-                tasks = self.streak.tasks(self.update - number)
+            if self.window.in_a_row >= IN_A_ROW:
+                tasks = self.window.bad_tasks(self.update - number)
                 raise bad_numbers(self.config, self.learner, self.images, number, tasks)
 
     def _log_window(self) -> str:
-        window, self.window = self.window, Window(dict(self.clock.seconds))
-        about = {"update": self.update, "lr": self.learning_rate(), "skipped": self.streak.skipped}
-        event = window.event(self.clock.seconds)
+        about = {"update": self.update, "lr": self.learning_rate(), "skipped": self.window.skipped}
+        event = self.window.event(self.clock.seconds)
+        self.window.begin(self.clock.seconds)
         self.log({"event": "update", **about, **event})
         if "loss" not in event:
             return "skipped: loss or gradient not finite"
