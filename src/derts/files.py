@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,21 +27,18 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        _sync_folder(path.parent)
+        if os.name == "posix":  # others open no folders; the new name shall outlast a power cut
+            handle = os.open(path.parent, os.O_RDONLY)
+            os.fsync(handle)
+            os.close(handle)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Let the new name in a folder outlast a power cut, where the system can."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # not every system opens folders
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def write_json(path: Path, value: object) -> Path:
+    """Write a value as JSON, whole or not at all."""
+    write_atomically(path, (json.dumps(value, indent=1) + "\n").encode())
+    return path
 
 
 @contextmanager

@@ -135,20 +135,6 @@ def test_nine_in_a_row_do_not_stop(letters: Tables, monkeypatch: pytest.MonkeyPa
     assert trainer.window.skipped == 9
 
 
-@pytest.mark.parametrize(
-    ("name", "where", "cause"),
-    [("protonet", 0, "parameters are not finite"), ("anil", 1, "features are not finite")],
-)
-def test_the_cause_is_named(name: str, where: int, cause: str, letters: Tables) -> None:
-    config = replace(SMALL, learner=LearnerConfig(name))  # type: ignore[arg-type]
-    trainer = Trainer(config, letters)
-    with torch.no_grad():
-        weight = next(trainer.learner.backbone.parameters())
-        weight.mul_(math.nan if where == 0 else 1e38)
-    with pytest.raises(DertsError, match=cause):
-        trainer.train()
-
-
 def overflow(monkeypatch: pytest.MonkeyPatch, tasks: slice) -> None:
     """Let the estimates of some tasks of every pool be not finite."""
     whole = rounds.estimate_pool  # type: ignore[attr-defined]

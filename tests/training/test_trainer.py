@@ -13,9 +13,9 @@ from derts.data.streaming import StreamedTable
 from derts.tasks import TaskPool
 from derts.tasks.augment import with_augmentation
 from derts.training import Trainer
-from derts.training.captured import Arrived
 from derts.training.checkpoint import load_checkpoint, save_checkpoint
 from derts.training.drawing import evaluation_tasks
+from derts.training.step import Arrived
 from tests.tiny import TINY, tiny
 from tests.training.records import assert_same
 

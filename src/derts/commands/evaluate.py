@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +42,7 @@ def evaluate(arguments: Sequence[str]) -> None:
     """Parse, evaluate, print, and write the result beside the run's own."""
     options = parse(EvaluateOptions, arguments, "evaluate", DESCRIPTION)
 
+    from derts.config_file import with_values
     from derts.data import open_data
     from derts.training.result import make_result
     from derts.training.run import open_trainer
@@ -50,17 +51,18 @@ def evaluate(arguments: Sequence[str]) -> None:
     run = Run.open(options.run)
     tables = open_data(options.data or run.config.data)
     trainer = open_trainer(options.run, tables)
-    settings = trainer.config.evaluation
-    settings = replace(
-        settings,
-        split=options.split,
-        tasks=settings.tasks if options.tasks is None else options.tasks,
-        query=settings.query if options.query is None else options.query,
-    )
-    trainer.config = replace(trainer.config, evaluation=settings).resolved()
-    evaluation = trainer.evaluate(options.split, options.shot)
+    asked = {"split": options.split, "tasks": options.tasks, "query": options.query}
+    trainer.config = with_values(
+        trainer.config,
+        {
+            "evaluation": {name: value for name, value in asked.items() if value is not None},
+            "tasks": {} if options.shot is None else {"shot": options.shot},
+        },
+        "derts evaluate",
+    ).resolved()
+    evaluation = trainer.evaluate(options.split)
     result = make_result(trainer, evaluation, run.events())
-    shot = options.shot or trainer.config.tasks.shot
+    shot = trainer.config.tasks.shot
     path = run.write_result(result, f"evaluation-{options.split}-{shot}shot.json")
     print_rows(
         [

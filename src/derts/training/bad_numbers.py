@@ -12,30 +12,30 @@ from typing import Any
 import torch
 
 from derts.config import TrainConfig
-from derts.data.table import ImageTable
 from derts.errors import DertsError
 from derts.learners.base import Learner
-from derts.learners.embedding import embed_images, evaluation_mode
 from derts.tasks.pool import TaskPool
 
 IN_A_ROW = 10
-LOOKED_AT = 2048  # images whose features are looked at for the cause
 
 
 class BadNumbersError(DertsError):
-    """Training cannot go on; `tasks` are those of the last bad update."""
+    """Training cannot go on after IN_A_ROW bad updates; `tasks` are those of the last."""
 
-    def __init__(self, message: str, tasks: TaskPool) -> None:
-        super().__init__(message)
+    def __init__(self, config: TrainConfig, update: int, tasks: TaskPool) -> None:
         self.tasks = tasks
+        adapts = config.learner.name != "protonet"
+        inner = f"--learner.inner-lr (now {config.learner.inner_lr:g}) or " if adapts else ""
+        super().__init__(
+            f"loss or gradient is not finite in {IN_A_ROW} updates in a row, up to update {update}:"
+            f" lower {inner}--optimiser.lr (now {config.optimiser.lr:g}), or set --optimiser.clip"
+        )
 
 
 class GuardedStep:
     """An optimiser's step that leaves everything as it was when a number is not finite.
 
-    Parameters, the optimiser's averages and the learner's running statistics stay untouched. A
-    fused optimiser decides on the device; for others the answer is read, which costs nothing on
-    a CPU.
+    Running statistics too. A fused optimiser decides on the device; for others the answer is read.
     """
 
     def __init__(self, learner: Learner[Any], optimiser: torch.optim.Optimizer) -> None:
@@ -151,26 +151,3 @@ def usable_losses(losses: torch.Tensor) -> torch.Tensor:
     finite = losses.isfinite()
     mean = torch.where(finite, losses, 0).sum() / finite.sum().clamp(min=1)
     return torch.where(finite, losses, mean)
-
-
-def bad_numbers(
-    config: TrainConfig, learner: Learner[Any], images: ImageTable, update: int, tasks: TaskPool
-) -> BadNumbersError:
-    """The error that ends training after IN_A_ROW bad updates, with its most likely cause."""
-    rate = f"--optimiser.lr (now {config.optimiser.lr:g})"
-    if not all(bool(value.isfinite().all()) for value in learner.parameters()):
-        cause = "the model's parameters are not finite, start again from an earlier checkpoint"
-    elif learner.embeds and not _features_finite(learner, images, tasks):
-        cause = f"the images' features are not finite, lower {rate}"
-    else:
-        inner = f"--learner.inner-lr (now {config.learner.inner_lr:g}) or "
-        adapts = config.learner.name != "protonet"
-        cause = f"lower {inner if adapts else ''}{rate}{',' * adapts} or set --optimiser.clip 10"
-    said = f"loss or gradient is not finite in {IN_A_ROW} updates in a row, up to update {update}"
-    return BadNumbersError(f"{said}: {cause}", tasks)
-
-
-def _features_finite(learner: Learner[Any], images: ImageTable, tasks: TaskPool) -> bool:
-    named = torch.cat((tasks.support, tasks.query), 1).unique()[:LOOKED_AT]
-    with evaluation_mode(learner):
-        return bool(embed_images(learner, images, named).isfinite().all())

@@ -19,13 +19,6 @@ BLOCK = 32
 """Updates whose meta-batches are drawn together: many cost little more than one."""
 
 
-def task_noise(tasks: TaskConfig) -> Noise | None:
-    """The noise that a task config names."""
-    if tasks.noise == "swap":
-        return SwapNoise(tasks.swap_rate)
-    return TaskNoise(tasks.noisy_fraction) if tasks.noise == "tasks" else None
-
-
 def training_images(images: ImageTable, tasks: TaskConfig) -> ImageTable:
     """The images that training tasks are of: those of a split, or of its rotated classes."""
     return with_rotated_classes(images, tasks.classes or None) if tasks.rotated else images
@@ -35,9 +28,12 @@ def draw_tasks(
     sampler: TaskSampler, tasks: TaskConfig, count: int, seed: Seed, images: int = 0
 ) -> TaskPool:
     """`count` tasks as a config describes them, with its noise."""
+    noise: Noise | None = SwapNoise(tasks.swap_rate) if tasks.noise == "swap" else None
+    if tasks.noise == "tasks":
+        noise = TaskNoise(tasks.noisy_fraction)
     return sampler.draw(
-        tasks=count, way=tasks.way, shot=tasks.shot, query=tasks.query, seed=seed,
-        noise=task_noise(tasks), images=images,
+        tasks=count, way=tasks.way, shot=tasks.shot, query=tasks.query, seed=seed, noise=noise,
+        images=images,
     )  # fmt: skip
 
 
@@ -46,13 +42,11 @@ def training_sampler(images: ImageTable, tasks: TaskConfig) -> TaskSampler:
     return TaskSampler(images, None if tasks.rotated else tasks.classes or None)
 
 
-def evaluation_tasks(config: TrainConfig, images: ImageTable, shot: int | None = None) -> TaskPool:
+def evaluation_tasks(config: TrainConfig, images: ImageTable) -> TaskPool:
     """The fixed, clean tasks on which runs of a comparison are all measured."""
-    settings, shot = config.evaluation, config.tasks.shot if shot is None else shot
-    return TaskPool.sample(
-        images, tasks=settings.tasks, way=config.tasks.way, shot=shot, query=settings.query,
-        seed=(EVALUATION_SEED, "evaluation"),
-    )  # fmt: skip
+    count, query = config.evaluation.tasks, config.evaluation.query
+    way, shot, seed = config.tasks.way, config.tasks.shot, (EVALUATION_SEED, "evaluation")
+    return TaskPool.sample(images, tasks=count, way=way, shot=shot, query=query, seed=seed)
 
 
 class TaskDrawer:
@@ -66,10 +60,11 @@ class TaskDrawer:
     ) -> None:
         self.config = config
         height, width = images.image_shape[:2]
-        if config.augment.translation > min(height, width) // 2:
+        shift, most = config.augment.translation, min(height, width) // 2
+        if shift > most:
             raise DertsError(
-                f"--augment.translation is {config.augment.translation} but images are {width} "
-                f"pixels wide and {height} high: choose at most {min(height, width) // 2}"
+                f"--augment.translation is {shift} but images are {width} pixels wide and {height} "
+                f"high: choose at most {most}"
             )
         self._sampler = training_sampler(images, config.tasks)
         self._clean = replace(config.tasks, noise="none")
@@ -79,8 +74,8 @@ class TaskDrawer:
     def draw(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
         """Fresh training tasks, the same for the same arguments and run seed.
 
-        With `images`, of about that many different ones together. Meta-batches (purpose "batch")
-        of some consecutive numbers are drawn at once and kept until others are asked for.
+        With `images`, of about that many different ones together. BLOCK consecutive meta-batches
+        (purpose "batch") are drawn at once and kept until others are asked for.
         """
         if purpose != "batch" or images:
             seed = (self.config.seed, purpose, number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,9 +43,10 @@ class Driver:
     _held: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        folder = None if self.run is None else self.run.path
-        kept = f"go on with derts train --resume {folder}" if folder else "nothing was kept"
-        self.go_on = self.go_on or kept
+        if not self.go_on:
+            self.go_on = "nothing was kept, as no --out was given"
+            if self.run is not None:
+                self.go_on = f"go on with derts train --resume {self.run.path}"
         if self.trainer.group.leads:
             self.trainer.log = self._log
             if self.run is not None:
@@ -59,15 +60,18 @@ class Driver:
         until = config.updates if self.until is None else min(self.until, config.updates)
         with self._one_line_errors():
             self._take_warmup()
-            if trainer.update > until and self._result_at(until) is None:
-                raise DertsError(
-                    f"{self.run.path if self.run else 'this run'} went on past update {until} "
-                    "without being evaluated there: remove the folder to train it again"
-                )
+            if trainer.update > until:
+                result = self._result_at(until)
+                if result is None:
+                    raise DertsError(
+                        f"{self.run.path if self.run else 'this run'} went on past update {until} "
+                        "without being evaluated there: remove the folder to train it again"
+                    )
+                return result
             # where a process was killed between a checkpoint and its result, this measures
             result = self._measure(until)
-            if trainer.update >= until:
-                return self._result_at(until) or result
+            if trainer.update == until:
+                return result
             trainer.log({"event": "start", "update": trainer.update})
             advance(trainer.update)
             while trainer.update < until:
@@ -144,14 +148,11 @@ class Driver:
 
     def _result_at(self, update: int) -> Result | None:
         """What was measured at one of the points before."""
-        if self.run is None or update not in self.points:
-            return None
-        try:
-            content = point_file(self.run.path, update).read_text(encoding="utf-8")
-            found: Result = json.loads(content)
-        except (FileNotFoundError, ValueError):
-            return None
-        return found
+        if self.run is not None and update in self.points:
+            with suppress(FileNotFoundError, ValueError):
+                found: Result = json.loads(point_file(self.run.path, update).read_bytes())
+                return found
+        return None
 
     def _take_warmup(self) -> None:
         """Begin after the warm-up that another run left, if no point lies before its end."""

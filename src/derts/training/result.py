@@ -68,12 +68,7 @@ def summarise(events: Sequence[Event], warmup: int, update: int) -> Result:
 
 
 def updates_at_random(rounds: Sequence[Event], until: int) -> tuple[int, int]:
-    """Up to update `until`: updates on random tasks for want of a choice, and all since a first.
-
-    >>> rounds = [{"event": "round", "update": 10, "random": 4}, {"event": "round", "update": 30}]
-    >>> updates_at_random(rounds, until=35)
-    (20, 25)
-    """
+    """Up to update `until`: updates on random tasks for want of a choice, and all since a first."""
     ends = [*(event["update"] for event in rounds[1:]), until]
     spans = [(end - event["update"], event) for event, end in zip(rounds, ends, strict=False)]
     return sum(span for span, event in spans if "random" in event), sum(span for span, _ in spans)
@@ -84,11 +79,6 @@ def parts(rounds: Sequence[Event]) -> dict[str, dict[str, float]]:
 
     A part with numbers acted where one of them is not 0, and their means are told; of a part that
     names how it was done, the share of each name.
-
-    >>> parts([{"parts": {"votes": {"relabelled": 0.4}, "balance": True, "select": "random"}},
-    ...        {"parts": {"votes": {"relabelled": 0.0}, "balance": True, "select": "greedy"}}])
-    {'votes': {'rounds': 0.5, 'relabelled': 0.2}, 'balance': {'rounds': 1.0}, \
-'select': {'random': 0.5, 'greedy': 0.5}}
     """
     told = [event["parts"] for event in rounds if isinstance(event.get("parts"), dict)]
     found: dict[str, dict[str, float]] = {}
@@ -116,12 +106,7 @@ def _acted(value: object) -> bool:
 
 
 def acting(event: Event) -> list[str]:
-    """The parts that acted in a round, by name; a choice by the name of how it was made.
-
-    >>> acting({"event": "round", "parts": {"votes": {"relabelled": 0.4}, "drop": None,
-    ...                                     "balance": False, "select": "facility-location"}})
-    ['votes', 'facility-location']
-    """
+    """The parts that acted in a round, by name; a choice by the name of how it was made."""
     told = event.get("parts")
     found = told.items() if isinstance(told, dict) else ()
     names = [value if isinstance(value, str) else name for name, value in found if _acted(value)]

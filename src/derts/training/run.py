@@ -162,10 +162,8 @@ def _to_the_end(driver: Driver, quiet: bool) -> Result:
         raise DertsError(f"{error} at update {trainer.update}: {driver.go_on}") from None
     if result is None:
         group.let_leader_speak()
-        kept = "nothing was kept, as no --out was given"
-        if driver.run is not None:
-            kept = f"all is saved, {driver.go_on}"
-        raise DertsError(f"interrupted at update {trainer.update}: {kept}")
+        saved = "" if driver.run is None else "all is saved, "
+        raise DertsError(f"interrupted at update {trainer.update}: {saved}{driver.go_on}")
     return result
 
 

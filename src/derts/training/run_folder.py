@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from derts.config import TrainConfig
 from derts.config_file import read_config, to_toml
 from derts.errors import DertsError
-from derts.files import LOCK, write_atomically
+from derts.files import LOCK, write_atomically, write_json
 
 if TYPE_CHECKING:
     from derts.selection.round_record import RoundRecord
@@ -54,11 +54,9 @@ class Run:
 
         What a process that was killed before it began left there does not count.
         """
-        found = set(path.iterdir()) if path.is_dir() else {path} if path.exists() else set()
-        if not found - {path / LOCK, *path.glob(".*.tmp")}:
-            return
+        found = {*path.glob("*")} if path.is_dir() else {path} if path.exists() else set()
         is_run = (path / "config.toml").exists()
-        if not (overwrite and is_run):
+        if found - {path / LOCK, *path.glob(".*.tmp")} and not (overwrite and is_run):
             fix = "choose another --out" + (" or pass --overwrite" if is_run else "")
             raise DertsError(f"{path} already exists: {fix}")
 
@@ -142,10 +140,8 @@ class Run:
         return found
 
     def write_result(self, result: Event, name: str = "result.json") -> Path:
-        """Write a result as JSON, whole or not at all."""
-        target = self.path / name
-        write_atomically(target, (json.dumps(result, indent=1) + "\n").encode())
-        return target
+        """Write a result as JSON."""
+        return write_json(self.path / name, result)
 
 
 def is_number(value: object) -> bool:

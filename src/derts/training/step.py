@@ -6,6 +6,7 @@ Plain or recorded as CUDA graphs, by one process or by several that share a meta
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ from derts.learners.base import Learner, Outcome, Weigh
 from derts.models.batch_norm import set_total
 from derts.tasks.pool import TaskPool
 from derts.training.bad_numbers import GuardedStep
-from derts.training.captured import CapturedUpdate
+
+WARM_UPS = 2  # before a recording
 
 
 def place_learner(learner: Learner[Any], config: TrainConfig, device: torch.device) -> None:
@@ -83,25 +85,23 @@ class Updater:
     ) -> tuple[Outcome, torch.Tensor]:
         """Outcome of the update; its mean loss, mean accuracy and gradient norm as a tensor [3].
 
-        `weigh` gets the losses [T] of all tasks. Where a number is not finite, everything is left
-        as it was.
+        `weigh` gets the losses [T] of all tasks.
         """
-        for group in self.optimiser.param_groups:
-            if isinstance(group["lr"], torch.Tensor):
-                group["lr"].fill_(learning_rate)
-            else:
-                group["lr"] = learning_rate
+        (group,) = self.optimiser.param_groups
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(learning_rate)
+        else:
+            group["lr"] = learning_rate
         with self.learner.embedding.fast_math():
             if self.captures and len(pool) == self.config.meta_batch and self.optimiser.state:
                 if self._captured is None:
-                    parts = self.learner, self.images, self.optimiser
-                    self._captured = CapturedUpdate(*parts, self.guard.keep, self._finish, pool)
+                    self._captured = CapturedUpdate(self, pool)
                 if self._captured.fits(pool):
                     return self._captured.run(pool, weigh)
             self.guard.keep()
             self.optimiser.zero_grad(set_to_none=True)
             outcome = self._gradient(pool, weigh)
-            return outcome, self._finish(outcome.losses, outcome.accuracies)
+            return outcome, self.finish(outcome.losses, outcome.accuracies)
 
     def _gradient(self, pool: TaskPool, weigh: Weigh) -> Outcome:
         """Fill the parameters' gradients; `loss` is this process's part of the meta-batch's."""
@@ -131,7 +131,8 @@ class Updater:
         losses = group.gather(outcome.losses, count)
         return Outcome(outcome.loss.detach(), losses, group.gather(outcome.accuracies, count))
 
-    def _finish(self, losses: torch.Tensor, accuracies: torch.Tensor) -> torch.Tensor:
+    def finish(self, losses: torch.Tensor, accuracies: torch.Tensor) -> torch.Tensor:
+        """Clip the gradients and step; mean loss, mean accuracy and gradient norm, as [3]."""
         limit = self.config.optimiser.clip or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.learner.parameters(), limit)
         values = torch.stack((losses.mean(), accuracies.mean(), norm.detach()))
@@ -143,10 +144,107 @@ class Updater:
         self._captured = None  # it knows the old optimiser's memory
         # how the optimiser works is this device's affair, not that of the one that wrote the state:
         # a graph would keep a learning rate that came from a file, on the CPU, for ever
-        own = [
-            {name: group[name] for name in ("lr", "fused", "capturable")}
-            for group in self.optimiser.param_groups
-        ]
+        (group,) = self.optimiser.param_groups
+        own = {name: group[name] for name in ("lr", "fused", "capturable")}
         self.optimiser.load_state_dict(state)
-        for group, settings in zip(self.optimiser.param_groups, own, strict=True):
-            group.update(settings)
+        self.optimiser.param_groups[0].update(own)
+
+
+class CapturedUpdate:
+    """An updater's work on meta-batches of one shape, as two CUDA graphs that are replayed.
+
+    The kernels are those of the plain way, but the GPU does not wait for Python to launch them.
+    Between the graphs a strategy may weigh the tasks by their losses. The optimiser must have made
+    a step before. Loading another state into model or optimiser calls for a new capture.
+    """
+
+    def __init__(self, updater: Updater, pool: TaskPool) -> None:
+        learner, images, optimiser = updater.learner, updater.images, updater.optimiser
+        self.pool = pool.to(learner.device).clone()  # every update's tasks are written over it
+        self.arrived: Arrived | None = None
+        if isinstance(images, StreamedTable):
+            self.arrived = Arrived(images, self.pool)
+            self.arrived.take(pool)
+            images, self.pool = self.arrived.table, self.arrived.pool
+        self.weights = torch.ones(len(pool), device=learner.device)
+        kept = [buffer.clone() for buffer in learner.buffers()]
+        optimiser.zero_grad(set_to_none=True)
+        side = torch.cuda.Stream(learner.device)
+        side.wait_stream(torch.cuda.current_stream(learner.device))
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                learner.forward_tasks(images, self.pool)[0].mean().backward()
+                optimiser.zero_grad(set_to_none=True)
+        torch.cuda.current_stream(learner.device).wait_stream(side)
+        mode = "thread_local"  # another thread may be drawing tasks into pinned memory meanwhile
+        self.forward = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.forward, capture_error_mode=mode):
+            updater.guard.keep()
+            self.losses, self.plain, self.accuracies = learner.forward_tasks(images, self.pool)
+        self.backward = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.backward, pool=self.forward.pool(), capture_error_mode=mode):
+            self.loss = (self.losses * self.weights).mean()
+            self.loss.backward()
+            self.numbers = updater.finish(self.losses.detach(), self.accuracies)
+        # nothing keeps the recorded graph of gradients alive: eager backward passes build their own
+        self.losses, self.loss = self.losses.detach(), self.loss.detach()
+        # held, because the graph writes to them even when the parameters get others
+        self.gradients = [value.grad for value in learner.parameters()]
+        for buffer, value in zip(learner.buffers(), kept, strict=True):
+            buffer.copy_(value)
+
+    def fits(self, pool: TaskPool) -> bool:
+        """Whether a meta-batch has the shape that was recorded."""
+        return (
+            pool.support.shape == self.pool.support.shape
+            and pool.query.shape == self.pool.query.shape
+            and (pool.augmentation is None) == (self.pool.augmentation is None)
+        )
+
+    def run(self, pool: TaskPool, weigh: Weigh) -> tuple[Outcome, torch.Tensor]:
+        """The update on the tasks of `pool`, as `Updater.run` gives it."""
+        names = ["support_labels", "query_labels"]
+        if self.pool.augmentation is not None:
+            names.append("augmentation")
+        if self.arrived is None:
+            names += ["support", "query"]
+        else:
+            self.arrived.take(pool)
+        for name in names:
+            getattr(self.pool, name).copy_(_pinned(getattr(pool, name)), non_blocking=True)
+        self.forward.replay()
+        weights = weigh(self.plain)
+        if weights is None:
+            self.weights.fill_(1.0)
+        else:
+            self.weights.copy_(_pinned(weights), non_blocking=True)
+        self.backward.replay()
+        outcome = Outcome(self.loss.clone(), self.losses.clone(), self.accuracies.clone())
+        return outcome, self.numbers.clone()
+
+
+def _pinned(values: torch.Tensor) -> torch.Tensor:
+    return values.pin_memory() if values.device.type == "cpu" else values
+
+
+class Arrived:
+    """Where streamed images of a meta-batch arrive on the GPU, for recorded kernels to read.
+
+    `table` holds the images, `pool`, with the memory of the one given, names them by their place.
+    """
+
+    def __init__(self, images: StreamedTable, pool: TaskPool) -> None:
+        self.images = images
+        tasks, support, query = len(pool), pool.support.shape[1], pool.query.shape[1]
+        places = torch.arange(tasks * (support + query), device=images.target)
+        labels = torch.zeros(len(places), dtype=torch.long)
+        shape = len(places), *images.image_shape
+        room = torch.zeros(shape, dtype=torch.uint8, device=images.target)
+        self.table = ImageTable(room, labels, images.class_names[:1])
+        rows = places.reshape(tasks, -1)
+        self.pool = replace(pool, support=rows[:, :support], query=rows[:, support:])
+
+    def take(self, pool: TaskPool) -> None:
+        """Fetch the images of a meta-batch, or those that were fetched ahead."""
+        arriving = self.images.gather(torch.cat((pool.support, pool.query), 1))
+        self.table.images.copy_(arriving.flatten(0, 1), non_blocking=True)

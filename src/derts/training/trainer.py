@@ -22,7 +22,7 @@ from derts.progress import Advance, unheard
 from derts.selection import build_strategy
 from derts.selection.strategy import Context
 from derts.tasks.pool import TaskPool
-from derts.training.bad_numbers import IN_A_ROW, Window, bad_numbers, usable_losses
+from derts.training.bad_numbers import IN_A_ROW, BadNumbersError, Window, usable_losses
 from derts.training.checkpoint import weights_of
 from derts.training.drawing import TaskDrawer, evaluation_tasks, training_images
 from derts.training.result import acting
@@ -35,8 +35,7 @@ Tables = Mapping[str, ImageTable]
 class Trainer:
     """Trains one learner on one table; `state_dict` holds all that is needed to go on.
 
-    `best` has the weights to be judged by, if not the last, and their update; `log` hears every
-    event.
+    `best` has the weights to be judged by, if not the last, and their update.
 
     >>> from derts.config import *
     >>> from derts.data import glyphs
@@ -80,7 +79,7 @@ class Trainer:
         self.window = Window()
         self._acting: list[str] = []
         self._placed: dict[str, ImageTable] = {}
-        self._evaluation_tasks: dict[tuple[str, int | None], TaskPool] = {}
+        self._evaluation_tasks: dict[str, TaskPool] = {}
         by_validation = "val" in tables and config.strategy.name == "ats"
         self.context = Context(
             self.learner, self.images, self.draw, config.meta_batch,
@@ -99,9 +98,8 @@ class Trainer:
     def split(self, name: str) -> ImageTable:
         """A split of the data by name."""
         if name not in self.tables:
-            raise DertsError(
-                f"the data has no split {name!r}, only {', '.join(self.tables)}: prepare one"
-            )
+            known = ", ".join(self.tables)
+            raise DertsError(f"the data has no split {name!r}, only {known}: prepare one")
         return self.tables[name]
 
     def learning_rate(self) -> float:
@@ -153,19 +151,18 @@ class Trainer:
         self.tasks_trained += len(batch.pool)
         return values
 
-    def evaluate(self, split: str, shot: int | None = None) -> Evaluation:
+    def evaluate(self, split: str) -> Evaluation:
         """Accuracy on the fixed tasks of a split."""
         with self.clock.phase("evaluation"):
             images = self._place(split)
-            if (split, shot) not in self._evaluation_tasks:
-                self._evaluation_tasks[split, shot] = evaluation_tasks(self.config, images, shot)
-            pool = self._evaluation_tasks[split, shot]
+            if split not in self._evaluation_tasks:
+                self._evaluation_tasks[split] = evaluation_tasks(self.config, images)
+            pool = self._evaluation_tasks[split]
             mine = evaluate(self.learner, images, pool[self.group.part(len(pool))])
             if self.group.alone:
                 return mine
             accuracies = torch.tensor(mine.accuracies, dtype=torch.float64)
-            everyone = self.group.gather(accuracies, len(pool)).tolist()
-            return Evaluation(tuple(everyone), mine.split)
+            return Evaluation(tuple(self.group.gather(accuracies, len(pool)).tolist()), mine.split)
 
     def validation_is_due(self) -> bool:
         """Whether this update is one at which to look at validation classes."""
@@ -176,15 +173,14 @@ class Trainer:
     def validate(self) -> Evaluation:
         """Accuracy on validation classes; the best weights are kept if the run is judged by them.
 
-        Not those of the warm-up, when the strategy has done nothing yet. `train` does not validate
-        by itself: who calls it in stretches asks `validation_is_due` between them.
+        Not those of the warm-up, when the strategy has done nothing yet.
         """
         found, config = self.evaluate("val"), self.config
         begun = self.update > config.strategy.warmup or self.update == config.updates
         better = self.best is None or found.mean > self.best["accuracy"]
         if config.evaluation.weights == "best" and begun and better:
-            self.best = {"update": self.update, "accuracy": found.mean}
-            self.best["weights"] = weights_of(self.learner)
+            weights = weights_of(self.learner)
+            self.best = {"update": self.update, "accuracy": found.mean, "weights": weights}
         return found
 
     def judge(self, split: str) -> Evaluation:
@@ -237,12 +233,11 @@ class Trainer:
 
     def _prefetch(self) -> None:
         """Let images that are streamed be fetched for the next update while this one computes."""
-        if not isinstance(self.images, StreamedTable) or self.update + 1 == self.config.updates:
-            return
-        following = self.strategy.ahead(self.context)
-        if following is not None:
-            mine = following[self.group.part(len(following))]
-            self.images.prefetch(torch.cat((mine.support, mine.query), 1))
+        if isinstance(self.images, StreamedTable) and self.update + 1 < self.config.updates:
+            following = self.strategy.ahead(self.context)
+            if following is not None:
+                mine = following[self.group.part(len(following))]
+                self.images.prefetch(torch.cat((mine.support, mine.query), 1))
 
     def _must_stop(self, stopping: Callable[[], bool]) -> bool:
         """Several processes stop at the same update, and ask each other only now and then."""
@@ -257,7 +252,7 @@ class Trainer:
                 self.log({"event": "skipped", "update": number, "cause": "not finite"})
             if self.window.in_a_row >= IN_A_ROW:
                 tasks = self.window.bad_tasks(self.update - number)
-                raise bad_numbers(self.config, self.learner, self.images, number, tasks)
+                raise BadNumbersError(self.config, number, tasks)
 
     def _log_window(self) -> str:
         about = {"update": self.update, "lr": self.learning_rate(), "skipped": self.window.skipped}
