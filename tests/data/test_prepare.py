@@ -45,7 +45,7 @@ def test_one_folder_of_classes_is_split_by_seed(class_folders: MakeImages, tmp_p
     names: list[list[tuple[str, ...]]] = []
     for seed in (0, 0, 1):
         store = prepare(source, tmp_path / f"{len(names)}", size=8, seed=seed).store
-        names.append([entry.class_names for entry in store.splits.values()])
+        names.append([entry.classes for entry in store.splits.values()])
     assert names[0] == names[1] != names[2]
     assert sorted(name for split in names[0] for name in split) == list("abcdefghij")
     assert contents(tmp_path / "0") == contents(tmp_path / "1")
@@ -109,7 +109,7 @@ def test_class_of_broken_images_only(class_folders: MakeImages, tmp_path: Path) 
     class_folders("source/train", "abc", count=1)
     (tmp_path / "source/train/a/0.png").write_bytes(b"x")
     store = prepare(tmp_path / "source", tmp_path / "store", size=8, skip_broken=True).store
-    assert store.splits["train"].class_names == ("b", "c")
+    assert store.splits["train"].classes == ("b", "c")
     for name in "bc":
         (tmp_path / f"source/train/{name}/0.png").write_bytes(b"x")
     with pytest.raises(DertsError, match="no image left"):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from derts.data.decode import Pixels, decode, fit, strict_pillow
+from derts.data.decode import Pixels, fit, strict_pillow
 from derts.data.table import ImageTable
 from derts.errors import DertsError
 
@@ -42,15 +42,10 @@ def from_dataset(
     channels = None if grayscale is None else 1 if grayscale else 3
     with strict_pillow():
         for index, (image, label) in enumerate(_pairs(dataset)):
-            plain = _plain(image, index)
-            if channels is None:
-                channels = 1 if _is_gray(plain) else 3
-            size = _side(plain) if size is None else size
-            images.append(
-                fit(plain, size, channels)
-                if isinstance(plain, Image.Image)
-                else decode(plain, size, channels)
-            )
+            plain = _as_pillow(image, index)
+            channels = channels or (1 if plain.mode in ("L", "1") else 3)
+            size = size or min(plain.size)
+            images.append(fit(plain, size, channels))
             labels.append(_label(label, index))
     if not images:
         raise DertsError("the dataset is empty: give one with at least one (image, label)")
@@ -79,44 +74,30 @@ def _pairs(dataset: Any) -> Iterator[tuple[Any, Any]]:
             )
 
 
-def _plain(image: Any, index: int) -> Image.Image | Pixels:
+def _as_pillow(image: Any, index: int) -> Image.Image:
     if isinstance(image, Image.Image):
         return image
+    array = image
     if isinstance(image, torch.Tensor):
         tensor = image.detach().cpu()
-        tensor = tensor[None] if tensor.ndim == 2 else tensor
-        if tensor.ndim == 3 and tensor.shape[0] in (1, 3):
-            if tensor.is_floating_point():
-                tensor = _bytes(tensor, index)
-            if tensor.dtype == torch.uint8:
-                return np.ascontiguousarray(tensor.permute(1, 2, 0).numpy())
-    elif isinstance(image, np.ndarray) and image.dtype == np.uint8:
-        array = image[..., None] if image.ndim == 2 else image
-        if array.ndim == 3 and array.shape[2] in (1, 3):
-            return np.ascontiguousarray(array)
+        if tensor.is_floating_point():
+            low, high = float(tensor.min()), float(tensor.max())
+            if not (low >= 0 and high <= 1):  # written so that NaN is refused
+                raise DertsError(
+                    f"image {index} of the dataset has values from {low:.3g} to {high:.3g}, not "
+                    "0 … 1: leave normalisation out of the dataset's transform"
+                )
+            tensor = tensor.float().mul(255).round().to(torch.uint8)
+        array = (tensor.permute(1, 2, 0) if tensor.ndim == 3 else tensor).numpy()
+    if isinstance(array, np.ndarray) and array.dtype == np.uint8:
+        array = array[..., 0] if array.shape[2:] == (1,) else array
+        if array.ndim == 2 or array.shape[2:] == (3,):
+            return Image.fromarray(np.ascontiguousarray(array))
     found = f"{getattr(image, 'dtype', '')} {list(getattr(image, 'shape', []))}".strip()
     raise DertsError(
         f"image {index} of the dataset is a {type(image).__name__} {found}: give a Pillow image, a "
         "tensor [1 or 3, height, width] or a uint8 array [height, width, 1 or 3]"
     )
-
-
-def _bytes(tensor: torch.Tensor, index: int) -> torch.Tensor:
-    low, high = float(tensor.min()), float(tensor.max())
-    if not (low >= 0 and high <= 1):  # written so that NaN is refused
-        raise DertsError(
-            f"image {index} of the dataset has values from {low:.3g} to {high:.3g}, not 0 … 1: "
-            "leave normalisation out of the dataset's transform"
-        )
-    return tensor.float().mul(255).round().to(torch.uint8)
-
-
-def _is_gray(plain: Image.Image | Pixels) -> bool:
-    return plain.mode in ("L", "1") if isinstance(plain, Image.Image) else plain.shape[2] == 1
-
-
-def _side(plain: Image.Image | Pixels) -> int:
-    return min(plain.size) if isinstance(plain, Image.Image) else min(plain.shape[:2])
 
 
 def _label(label: Any, index: int) -> int:

@@ -27,9 +27,8 @@ def open_data(
 ) -> dict[str, ImageTable]:
     """The splits of "glyphs" or of a prepared store, their images moved to `device` if given.
 
-    "glyphs-120x20" are 120 of the characters with 20 images each.
-
-    A store's images uint8 [n, height, width, channels] stay on disk unless a device is given.
+    "glyphs-120x20" are 120 of the characters with 20 images each. A store's images uint8
+    [n, height, width, channels] stay on disk unless a device is given.
 
     >>> open_data("no-such-store")
     Traceback (most recent call last):
@@ -52,9 +51,7 @@ def open_data(
             f"{source} is a data set that is not prepared yet ({kind}): "
             f"run derts data prepare {source} DEST first, and open DEST"
         )
-    if device is None:
-        return tables
-    return {split: table.to(device) for split, table in tables.items()}
+    return {s: table if device is None else table.to(device) for s, table in tables.items()}
 
 
 def find_source(path: Path | str) -> Source:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
-import sys
 import unicodedata
-import zipfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,17 +14,18 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFont
 
 from derts.data.folders import split_by_class
-from derts.data.sources import DEFAULT_FRACTIONS, SPLITS
+from derts.data.sources import DEFAULT_FRACTIONS
+from derts.data.store import open_store, verify_store
+from derts.data.store_writing import save_table
 from derts.data.table import ImageTable
 from derts.errors import DertsError
-from derts.files import write_atomically
 
 SIDE = 28
 _CANVAS, _GLYPH = 48, 40  # a glyph's longer side on its canvas, in pixels
 _CATEGORIES = frozenset({"Lu", "Ll", "Lt", "Lo", "Nd"})
 # A share of the squared ink: below it, the eye takes two noisy small shapes for one.
 _SAME_SHAPE = 0.04
-# Part of the cached file's name: raise it with every change of what is drawn.
+# Part of the cached store's name: raise it with every change of what is drawn.
 _VERSION = 1
 
 
@@ -43,14 +41,11 @@ def glyphs(
     Images are uint8 [n, 28, 28, 1], white on black, in random fonts, sizes, places, angles and
     noise. About a thousand characters that can be told apart, or as many as `characters`
     says, spread over the scripts; each is in one split (64, 16 and 20 per cent). The same
-    arguments give the same bytes. Kept in the folder that DERTS_CACHE names, else in the
-    user's cache folder.
+    arguments give the same bytes. Kept as a store in the folder that DERTS_CACHE names, else
+    in the user's cache folder.
 
-    >>> tables = glyphs(characters=10, images_per_character=3, cache=False)
-    >>> tables["train"]
+    >>> glyphs(characters=10, images_per_character=3, cache=False)["train"]
     ImageTable(train: 18 images 28×28×1, 6 classes, cpu)
-    >>> tables["test"].class_names
-    (..., ...)
     """
     if images_per_character < 1:
         raise DertsError(f"images_per_character is {images_per_character}: give 1 or more")
@@ -59,11 +54,14 @@ def glyphs(
     if not cache:
         return _make(images_per_character, characters, seed)
     count = "all" if characters is None else str(characters)
-    path = _cache_folder() / f"glyphs-v{_VERSION}-{count}x{images_per_character}-seed{seed}.npz"
-    tables = _load(path)
-    if tables is None:
-        tables = _make(images_per_character, characters, seed)
-        _save(tables, path)
+    path = _cache_folder() / f"glyphs-v{_VERSION}-{count}x{images_per_character}-seed{seed}"
+    with suppress(DertsError):
+        verify_store(path)
+        return open_store(path)
+    tables = _make(images_per_character, characters, seed)
+    # A cache that cannot be written costs a few seconds next time, and no more.
+    with suppress(DertsError):
+        save_table(tables, path, overwrite=True)
     return tables
 
 
@@ -100,47 +98,9 @@ def _spread(codes: list[int], seed: int) -> list[int]:
 
 
 def _cache_folder() -> Path:
-    for variable, below in (("DERTS_CACHE", ""), ("XDG_CACHE_HOME", "derts")):
-        if os.environ.get(variable):
-            return Path(os.environ[variable]) / below
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "derts"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "derts"
-    return Path.home() / ".cache" / "derts"
-
-
-def _load(path: Path) -> dict[str, ImageTable] | None:
-    """The cached tables, or None where there are none that can be read."""
-    try:
-        tables = {}
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
-            for split in SPLITS:
-                images, labels = (
-                    torch.from_numpy(held[f"{split}_{part}"]) for part in ("images", "labels")
-                )
-                names, categories = (
-                    tuple(held[f"{split}_{part}"].tolist()) for part in ("names", "categories")
-                )
-                tables[split] = ImageTable(images, labels, names, split, categories)
-        return tables
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, DertsError):
-        return None
-
-
-def _save(tables: dict[str, ImageTable], path: Path) -> None:
-    arrays = {}
-    for split, table in tables.items():
-        arrays[f"{split}_images"] = table.images.numpy()
-        arrays[f"{split}_labels"] = table.labels.numpy()
-        arrays[f"{split}_names"] = np.array(table.class_names)
-        arrays[f"{split}_categories"] = np.array(table.categories)
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # type: ignore[arg-type]
-    # A cache that cannot be written costs a few seconds next time, and no more.
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, buffer.getvalue())
+    if "DERTS_CACHE" in os.environ:
+        return Path(os.environ["DERTS_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "derts"
 
 
 def _fonts() -> list[Path]:
@@ -158,10 +118,7 @@ def _fonts() -> list[Path]:
 
 
 def _distinct_characters() -> tuple[list[int], NDArray[np.uint8]]:
-    """Code points of letters and digits that all fonts have and that look unlike, and shapes.
-
-    The shapes are uint8 [characters, fonts, canvas, canvas].
-    """
+    """Code points of letters and digits that all fonts have and that look unlike, and shapes."""
     from matplotlib.ft2font import FT2Font
 
     shared = set.intersection(*(set(FT2Font(str(path)).get_charmap()) for path in _fonts()))
@@ -172,11 +129,6 @@ def _distinct_characters() -> tuple[list[int], NDArray[np.uint8]]:
 
 
 def _script(code: int) -> str:
-    """The script that a character belongs to.
-
-    >>> _script(ord("A")), _script(ord("Ж"))
-    ('LATIN', 'CYRILLIC')
-    """
     return unicodedata.name(chr(code)).split()[0]
 
 
@@ -223,10 +175,7 @@ def _distinct(shapes: NDArray[np.uint8]) -> list[int]:
 
 
 def _draw(shapes: NDArray[np.uint8], count: int, seeds: list[tuple[int, int]]) -> NDArray[np.uint8]:
-    """Random drawings of shapes [characters, fonts, canvas, canvas], white on black.
-
-    Returns uint8 [characters, count, 28, 28, 1]; the seeds, one per character, decide all.
-    """
+    """Drawings uint8 [characters, count, 28, 28, 1] of shapes, decided by a seed per character."""
     drawn = np.empty((len(shapes), count, SIDE, SIDE, 1), dtype=np.uint8)
     for number, seed in enumerate(seeds):
         random = np.random.default_rng(seed)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,56 +32,43 @@ _BLOCK = 16_000_000
 
 @dataclass(frozen=True)
 class SplitEntry:
-    """What store.json says of one split."""
+    """What store.json says of one split, under the same names."""
 
-    class_names: tuple[str, ...]
-    categories: tuple[str, ...] | None
     count: int
-    image_shape: tuple[int, int, int]
+    shape: tuple[int, int, int]
     sha256: str
     labels_sha256: str
     per_class: tuple[int, int]  # fewest and most images of a class
+    classes: tuple[str, ...]
+    categories: tuple[str, ...] | None
 
     @property
     def bytes(self) -> int:
-        height, width, channels = self.image_shape
-        return self.count * height * width * channels
+        return self.count * math.prod(self.shape)
 
     @property
     def line(self) -> str:
         """The split in words, without its name."""
-        shape = "×".join(map(str, self.image_shape))
+        shape = "×".join(map(str, self.shape))
         each = "–".join(map(str, sorted(set(self.per_class))))
-        line = f"{self.count:,} images {shape}, {len(self.class_names)} classes of {each}"
+        line = f"{self.count:,} images {shape}, {len(self.classes)} classes of {each}"
         if self.categories:
             line += f", {len(set(self.categories))} super-categories"
         return line
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "count": self.count,
-            "shape": self.image_shape,
-            "sha256": self.sha256,
-            "labels_sha256": self.labels_sha256,
-            "per_class": self.per_class,
-            "classes": self.class_names,
-            "categories": self.categories,
-        }
-
     @staticmethod
     def from_json(entry: dict[str, Any]) -> SplitEntry:
         """The entry; a KeyError, TypeError or ValueError where it is damaged."""
-        height, width, channels = (int(side) for side in entry["shape"])
-        classes = tuple(str(text) for text in entry["classes"])
-        categories = entry["categories"]
+        height, width, channels = map(int, entry["shape"])
+        low, high = map(int, entry["per_class"])
+        classes, categories = tuple(map(str, entry["classes"])), entry["categories"]
         if categories is not None:
-            categories = tuple(str(text) for text in categories)
+            categories = tuple(map(str, categories))
             if len(categories) != len(classes):
                 raise ValueError("categories and classes differ in number")
-        low, high = (int(number) for number in entry["per_class"])
         digests = str(entry["sha256"]), str(entry["labels_sha256"])
-        shape = (height, width, channels)
-        return SplitEntry(classes, categories, int(entry["count"]), shape, *digests, (low, high))
+        shape, each = (height, width, channels), (low, high)
+        return SplitEntry(int(entry["count"]), shape, *digests, each, classes, categories)
 
 
 @dataclass(frozen=True)
@@ -116,7 +104,7 @@ class StoreDescription:
             "settings": self.settings,
             "fingerprint": self.fingerprint,
             "left_out": self.left_out,
-            "splits": {name: entry.as_json() for name, entry in self.splits.items()},
+            "splits": {name: asdict(entry) for name, entry in self.splits.items()},
         }
         text = json.dumps(content, ensure_ascii=False, indent=1)
         (folder / "store.json").write_text(text + "\n", encoding="utf-8")
@@ -172,16 +160,11 @@ def open_store(path: Path | str) -> dict[str, ImageTable]:
     """
     path, tables = Path(path), {}
     for name, entry in describe_store(path).splits.items():
-        images = _open_array(path / f"{name}.npy", "|u1", (entry.count, *entry.image_shape))
-        labels = _open_array(path / f"{name}_labels.npy", "<i8", (entry.count,))
+        images = _open_array(path / f"{name}.npy", "|u1", (entry.count, *entry.shape))
+        labels = np.array(_open_array(path / f"{name}_labels.npy", "<i8", (entry.count,)))
+        arrays = torch.from_numpy(images), torch.from_numpy(labels)
         try:
-            tables[name] = ImageTable(
-                torch.from_numpy(images),
-                torch.from_numpy(np.array(labels)),
-                entry.class_names,
-                name,
-                entry.categories,
-            )
+            tables[name] = ImageTable(*arrays, entry.classes, name, entry.categories)
         except DertsError as error:
             raise DertsError(f"{path}, split {name!r}: {error}: {REMAKE}") from error
     return tables
@@ -206,17 +189,13 @@ def verify_store(path: Path | str, progress: Progress = silent) -> StoreDescript
     """Read the whole store and compare it with its checksums; an error names what differs."""
     path = Path(path)
     description = describe_store(path)
-    tables = open_store(path)
+    open_store(path)
     with progress("verifying", total=description.bytes // 1_000_000, unit="MB") as advance:
         for name, entry in description.splits.items():
-            for file, wanted in (
-                (path / f"{name}.npy", entry.sha256),
-                (path / f"{name}_labels.npy", entry.labels_sha256),
-            ):
-                if data_digest(file, advance) != wanted:
-                    raise DertsError(f"{file} differs from its checksum: {REMAKE}")
-            if per_class(tables[name].labels.numpy(), len(entry.class_names)) != entry.per_class:
-                raise DertsError(f"{path}: images per class of {name!r} differ: {REMAKE}")
+            wanted = {f"{name}.npy": entry.sha256, f"{name}_labels.npy": entry.labels_sha256}
+            for file, digest in wanted.items():
+                if data_digest(path / file, advance) != digest:
+                    raise DertsError(f"{path / file} differs from its checksum: {REMAKE}")
     return description
 
 
@@ -230,16 +209,6 @@ def data_digest(path: Path, advance: Advance) -> str:
             digest.update(block)
             advance(len(block) // 1_000_000)
     return digest.hexdigest()
-
-
-def per_class(labels: NDArray[np.int64], classes: int) -> tuple[int, int]:
-    """The fewest and the most images that a class has.
-
-    >>> per_class(np.array([0, 0, 1]), 2)
-    (1, 2)
-    """
-    counts = np.bincount(labels, minlength=classes)
-    return int(counts.min(initial=len(labels))), int(counts.max(initial=0))
 
 
 def _open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:

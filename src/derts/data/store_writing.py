@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,13 +13,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from derts.data.store import (
-    SPLIT_NAME,
-    SplitEntry,
-    StoreDescription,
-    data_digest,
-    per_class,
-)
+from derts.data.store import SPLIT_NAME, SplitEntry, StoreDescription, data_digest
 from derts.data.table import ImageTable
 from derts.errors import DISK_FULL, DertsError
 from derts.progress import Advance, silent
@@ -32,7 +27,8 @@ def save_table(
     check_destination(destination, overwrite=overwrite)
     if not tables:
         raise DertsError("no table to save: give a dictionary of split name to ImageTable")
-    partial = partial_folder(destination)
+    # Of this process alone: several may write the same cache.
+    partial = destination.with_name(f"{destination.name}.{os.getpid()}.partial")
     with disk_errors(destination), silent("saving", total=None) as advance:
         remove_folder(partial)
         partial.mkdir(parents=True)
@@ -87,21 +83,16 @@ def disk_errors(destination: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in DISK_FULL:
-            raise DertsError(
-                f"the disk of {destination} is full: free some space or choose another "
-                "destination, then run the same command to continue"
-            ) from error
         place = error.filename or destination
-        if str(place).startswith(str(destination)):
-            raise DertsError(
-                f"cannot write {place} ({error.strerror}): choose another destination, or make "
-                "this one writable"
-            ) from error
-        raise DertsError(
-            f"cannot read {place} ({error.strerror}): make it readable, then run the same command "
-            "to continue"
-        ) from error
+        if error.errno in DISK_FULL:
+            said = (
+                f"the disk of {destination} is full: free some space or choose another destination"
+            )
+        elif str(place).startswith(str(destination)):
+            said = f"cannot write {place} ({error.strerror}): choose another destination"
+        else:
+            said = f"cannot read {place} ({error.strerror}): make it readable"
+        raise DertsError(f"{said}, then run the same command to continue") from error
 
 
 def write_header(file: IO[bytes], shape: tuple[int, ...]) -> None:
@@ -114,21 +105,23 @@ def finish_split(
     folder: Path,
     name: str,
     labels: NDArray[np.int64],
-    class_names: tuple[str, ...],
+    classes: tuple[str, ...],
     categories: tuple[str, ...] | None,
     advance: Advance,
 ) -> SplitEntry:
     """Write a split's labels beside its pixels, and describe both."""
-    np.save(folder / f"{name}_labels.npy", labels.astype("<i8"), allow_pickle=False)
-    count, *sides = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False).shape
+    pixels, label_path = folder / f"{name}.npy", folder / f"{name}_labels.npy"
+    np.save(label_path, labels.astype("<i8"), allow_pickle=False)
+    count, height, width, channels = np.load(pixels, mmap_mode="r", allow_pickle=False).shape
+    counts = np.bincount(labels, minlength=len(classes))
     return SplitEntry(
-        class_names,
-        categories,
         count,
-        (sides[0], sides[1], sides[2]),
-        data_digest(folder / f"{name}.npy", advance),
-        data_digest(folder / f"{name}_labels.npy", advance),
-        per_class(labels, len(class_names)),
+        (height, width, channels),
+        data_digest(pixels, advance),
+        data_digest(label_path, advance),
+        (int(counts.min(initial=count)), int(counts.max(initial=0))),
+        classes,
+        categories,
     )
 
 
