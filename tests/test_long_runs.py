@@ -44,6 +44,8 @@ commands = {
     "export": ["run", "model.safetensors"],
     "predict": ["run", "--support", "photos", "--query", "inbox"],
     "inspect": ["run"],
+    "clean": ["run", "cleaned"],
+    "data corrupt": ["store", "wrong", "--rate", "0.2"],
     "completion": ["bash"],
     "reproduce": ["table3", "case-study", "--dataset", "glyphs", "--updates-scale", "0.0005",
                   "--seeds", "1", "--only", "strategy=derts", "--devices", "cpu", "--quiet"],

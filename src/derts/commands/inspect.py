@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,26 +10,24 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from derts.commands.parse import csv_bytes, parse, print_rows, print_table, unset
-from derts.errors import DertsError
 
 if TYPE_CHECKING:
-    from derts.data.table import ImageTable
-    from derts.labels.inspection import Suspect
+    from derts.labels.judged import JudgedImages
 
-DESCRIPTION = """Which classes and images look mislabelled? For somebody who cleans a data set.
+DESCRIPTION = """Which labels look wrong? For somebody who cleans a data set.
 
-Embeds every image of a split with the run's model and compares it with the mean of its own class
-(without it) and with the nearest mean of another class. Writes images.csv, classes.csv and
-images.png (the first hundred) into RUN/inspect (RUN/inspect-val for --split val), the most
-suspicious first. With --truth it says how many of the first hundred really are mislabelled.
+Embeds every image once with the run's model and estimates how far each label can be trusted, over
+all classes of all splits. Writes into RUN/inspect, the least trusted first: images.csv,
+images.png (the first hundred), classes.csv, and review.html, a page on which you decide image by
+image, with one key each. derts clean takes what it saves.
 
 Examples:
   derts inspect runs/first
   derts inspect runs/first --split val --out suspects
-  derts inspect runs/first --truth truth.csv
+  derts inspect runs/first --score
 """
-FIRST = 100  # images that are drawn, and counted against the truth
-OVERFIT = 0.002  # share of suspicious images below which the model has probably overfitted
+FIRST = 100  # images that are drawn
+OVERFIT = 0.002  # share of wrong labels below which the model has probably overfitted
 
 
 @dataclass(frozen=True)
@@ -39,10 +36,12 @@ class InspectOptions:
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A folder that derts train wrote."""
-    split: str = "train"
-    """Which split to look at."""
-    truth: Annotated[Path | None, unset("FILE")] = None
-    """A CSV with columns image (name or number, as in images.csv) and class (the true one)."""
+    split: Annotated[str | None, unset("SPLIT")] = None
+    """Look at this split alone (default: all of them)."""
+    most: int = 1000
+    """How many images review.html shows at most."""
+    score: bool = False
+    """Compare with the true labels of a store that derts data corrupt wrote."""
     data: Annotated[str | None, unset("DATA")] = None
     """Other data than the run was trained on."""
     out: Annotated[Path | None, unset("FOLDER")] = None
@@ -52,106 +51,91 @@ class InspectOptions:
 
 
 def inspect(arguments: Sequence[str]) -> None:
-    """Parse, embed, rank, write."""
+    """Parse, embed, judge, write."""
     options = parse(InspectOptions, arguments, "inspect", DESCRIPTION)
 
-    from derts.data import image_names, open_data
     from derts.files import write_atomically
-    from derts.labels.inspection import image_features, rank_classes, rank_images
-    from derts.progress import progress
-    from derts.training.run import open_trainer
-    from derts.training.run_folder import Run
+    from derts.labels.known_errors import score_judged
+    from derts.report.review import review_page, suspects
 
-    run = Run.open(options.run)
-    data = options.data or run.config.data
-    trainer = open_trainer(options.run, open_data(data))
-    images = trainer.split(options.split)
-    names = image_names(data, options.split) or [str(number) for number in range(len(images))]
-    truth = None if options.truth is None else _read_truth(options.truth, names)
-    with progress("inspecting", len(images), "images", quiet=options.quiet) as advance:
-        features = image_features(trainer.learner, images, advance)
-    suspects = rank_images(features, images)
-    rows = [("class", "looks like", "images", "look mislabelled", "margin")]
-    rows += [
-        (one.class_name, one.looks_like, str(one.images),
-         f"{100 * one.suspicious:.1f}%", f"{one.margin:.3f}")
-        for one in rank_classes(suspects)
-    ]  # fmt: skip
-    listed = [
-        (names[one.index], one.class_name, one.looks_like, f"{one.margin:.4f}") for one in suspects
-    ]
-    out = options.out or run.path / (
-        "inspect" if options.split == "train" else f"inspect-{options.split}"
+    judged, data = judge_run(options.run, options.data, options.split, options.quiet)
+    trust = judged.trust
+    out = options.out or options.run / (
+        "inspect" if options.split is None else f"inspect-{options.split}"
     )
     out.mkdir(parents=True, exist_ok=True)
-    heading = ("image", "class", "looks like", "margin")
-    write_atomically(out / "images.csv", csv_bytes([heading, *listed]))
+    rows = [("class", "confused with", "images", "look wrong")]
+    rows += [
+        (name, other, str(count), f"{100 * share:.1f}%")
+        for name, other, count, share in judged.class_rows()
+    ]
+    write_atomically(out / "images.csv", csv_bytes(_image_rows(judged)))
     write_atomically(out / "classes.csv", csv_bytes(rows))
-    _draw_suspects(images, suspects[:FIRST], names, out / "images.png")
+    _draw_suspects(judged, out / "images.png")
+    reviewed = suspects(judged, options.most)
+    write_atomically(out / "review.html", review_page(judged, reviewed).encode())
     print_table(rows[:11])
-    print()
-    for note in _notes(suspects, len(images), names, truth):
-        print(note)
+    print(f"\n{100 * trust.share_wrong:.1f}% of {len(judged):,} labels look wrong")
+    if options.score:
+        print(score_judged(judged, data).line)
+    if trust.note:
+        print(trust.note)
+    if trust.share_wrong < OVERFIT:
+        print(
+            "hardly a label looks wrong: they are right, or the model has overfitted them; look at "
+            "another split (--split val), or train for fewer updates"
+        )
     print_rows(
         [
             ("images", f"{out / 'images.csv'}, {out / 'images.png'}"),
             ("classes", str(out / "classes.csv")),
+            ("review", f"{out / 'review.html'} ({len(reviewed):,} images)"),
         ]
     )
 
 
-def _notes(
-    suspects: Sequence[Suspect], images: int, names: Sequence[str], truth: dict[str, str] | None
-) -> list[str]:
-    notes = []
-    if truth is not None:
-        wrong = [one.class_name != truth.get(names[one.index], one.class_name) for one in suspects]
-        first = len(wrong[:FIRST])
-        notes.append(
-            f"of the first {first} images, {sum(wrong[:FIRST])} really are mislabelled "
-            f"({first * sum(wrong) / max(1, len(wrong)):.0f} by chance)"
-        )
-    if len(suspects) < images:
-        notes.append(f"{images - len(suspects)} images are alone in their class: not judged")
-    if sum(one.margin > 0 for one in suspects) < OVERFIT * len(suspects):
-        notes.append(
-            "hardly an image looks mislabelled: the model may have overfitted this split; look at "
-            "another (--split val), or train for fewer updates"
-        )
-    return notes
+def judge_run(
+    path: Path, data: str | None, split: str | None, quiet: bool
+) -> tuple[JudgedImages, str]:
+    """The images of a run's data, judged by its model, and where the data is."""
+    from derts.data import open_data
+    from derts.labels.judged import chosen_splits, judge_images
+    from derts.progress import progress
+    from derts.training.run import open_trainer
+    from derts.training.run_folder import Run
+
+    data = data or Run.open(path).config.data
+    tables = open_data(data)
+    chosen = chosen_splits(tables, split)
+    trainer = open_trainer(path, tables)
+    count = sum(len(table) for table in chosen.values())
+    with progress("inspecting", count, "images", quiet=quiet) as advance:
+        return judge_images(trainer.learner, chosen, data, advance), data
 
 
-def _draw_suspects(
-    images: ImageTable, suspects: Sequence[Suspect], names: Sequence[str], path: Path
-) -> None:
-    import torch
+def _image_rows(judged: JudgedImages) -> list[tuple[str, ...]]:
+    trust, places = judged.trust, judged.places
+    rows: list[tuple[str, ...]] = [
+        ("path", "split", "class", "suggestion", "label is right", "suggestion is right")
+    ]
+    given, suggested = trust.given.tolist(), trust.suggestion.tolist()
+    right, sure = trust.probability.tolist(), trust.sure.tolist()
+    for image in trust.order.tolist():
+        names = trust.classes[given[image]], trust.classes[suggested[image]]
+        chances = f"{right[image]:.4f}", f"{sure[image]:.4f}"
+        rows.append((judged.paths[image], places[image][0], *names, *chances))
+    return rows
 
+
+def _draw_suspects(judged: JudgedImages, path: Path) -> None:
     from derts.report.pictures import draw_sheet, to_picture
 
-    shown = images.gather(torch.tensor([one.index for one in suspects]))
-    draw_sheet(
-        [to_picture(pixels) for pixels in shown],
-        [
-            f"{Path(names[one.index]).name}\n{one.class_name}\n→ {one.looks_like}"
-            for one in suspects
-        ],
-        path,
-        "Most suspicious first: image, its class, the other class that it looks like",
-    )
-
-
-def _read_truth(path: Path, names: Sequence[str]) -> dict[str, str]:
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            found = {row["image"]: row["class"] for row in csv.DictReader(file)}
-    except FileNotFoundError:
-        raise DertsError(f"no file at {path}: check the path") from None
-    except (KeyError, UnicodeDecodeError, csv.Error):
-        raise DertsError(f"{path} is no CSV with columns image and class: write it so") from None
-    unknown = sorted(found.keys() - set(names))
-    if unknown:
-        raise DertsError(
-            f"{path} names {unknown[0]!r}, which is no image here ({len(unknown)} unknown): use "
-            "the names of images.csv"
-        )
-    return found
+    trust = judged.trust
+    shown = trust.order[:FIRST].tolist()
+    captions = [
+        f"{Path(judged.paths[image]).name}\n{trust.classes[int(trust.given[image])]}\n"
+        f"→ {trust.classes[int(trust.suggestion[image])]}"
+        for image in shown
+    ]
+    pictures = [to_picture(pixels) for pixels in judged.pixels(shown)]
+    draw_sheet(pictures, captions, path, "Least trusted first: image, its class, the suggestion")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from derts.data.store import SPLIT_NAME, SplitEntry, StoreDescription, data_digest
 from derts.data.table import ImageTable
@@ -19,13 +22,47 @@ from derts.errors import DISK_FULL, DertsError
 from derts.progress import Advance, silent
 
 
+@dataclass(frozen=True)
+class SplitContent:
+    """What is to be written of a split: images in blocks, as they are read."""
+
+    blocks: Iterable[Tensor]  # uint8 [any number, height, width, channels]
+    image_shape: tuple[int, int, int]
+    labels: Tensor
+    class_names: tuple[str, ...]
+    categories: tuple[str, ...] | None = None
+    names: Sequence[str] | None = None
+
+
 def save_table(
     tables: Mapping[str, ImageTable], destination: Path | str, *, overwrite: bool = False
 ) -> StoreDescription:
     """Write tables as a store that open_store reads; the keys are the names of the splits."""
-    destination = Path(destination)
+    contents = {
+        name: SplitContent(
+            table.images.split(512),
+            table.image_shape,
+            table.labels,
+            table.class_names,
+            table.categories,
+        )
+        for name, table in tables.items()
+    }
+    origin = {"kind": "tables", "name": Path(destination).name}
+    return write_store(contents, Path(destination), origin, overwrite=overwrite)
+
+
+def write_store(
+    contents: Mapping[str, SplitContent],
+    destination: Path,
+    origin: dict[str, str],
+    *,
+    overwrite: bool = False,
+    beside: Mapping[str, bytes] | None = None,
+) -> StoreDescription:
+    """Write splits as a store, and files of these names and contents `beside` them."""
     check_destination(destination, overwrite=overwrite)
-    if not tables:
+    if not contents:
         raise DertsError("no table to save: give a dictionary of split name to ImageTable")
     # Of this process alone: several may write the same cache.
     partial = destination.with_name(f"{destination.name}.{os.getpid()}.partial")
@@ -33,19 +70,22 @@ def save_table(
         remove_folder(partial)
         partial.mkdir(parents=True)
         entries = {}
-        for name, table in tables.items():
+        for name, split in contents.items():
             if not SPLIT_NAME.fullmatch(name):
                 raise DertsError(f"split name {name!r} must be letters, digits, - and _: rename it")
             with (partial / f"{name}.npy").open("wb") as file:
-                write_header(file, (len(table), *table.image_shape))
-                for block in table.images.split(512):
+                write_header(file, (len(split.labels), *split.image_shape))
+                for block in split.blocks:
                     file.write(block.contiguous().cpu().numpy().tobytes())
-            labels = table.labels.numpy()
-            about = (table.class_names, table.categories)
-            entries[name] = finish_split(partial, name, labels, *about, advance)
+            if split.names is not None:
+                text = json.dumps(list(split.names), ensure_ascii=False)
+                (partial / f"{name}_names.json").write_text(text, encoding="utf-8")
+            about = (split.class_names, split.categories)
+            entries[name] = finish_split(partial, name, split.labels.numpy(), *about, advance)
+        for file_name, content in (beside or {}).items():
+            (partial / file_name).write_bytes(content)
         digests = "".join(entry.sha256 + entry.labels_sha256 for entry in entries.values())
         fingerprint = hashlib.sha256(digests.encode()).hexdigest()
-        origin = {"kind": "tables", "name": destination.name}
         description = StoreDescription(destination, origin, {}, fingerprint, entries)
         publish(partial, description)
     return description

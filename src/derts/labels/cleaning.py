@@ -1,0 +1,218 @@
+"""A cleaned data set: which labels change, by trust or by what a person decided, and writing it."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from derts.data.store import StoreDescription
+from derts.data.store_writing import SplitContent, write_store
+from derts.errors import DertsError
+from derts.labels.judged import JudgedImages, judge
+from derts.labels.trust import Trust
+
+FEWEST = 20  # images that a class keeps, if it has them
+CleaningRule: TypeAlias = Literal["mix", "drop", "relabel"]
+
+
+@dataclass(frozen=True)
+class LabelChange:
+    """An image (its place in the list of all) that is relabelled, or dropped (None)."""
+
+    image: int
+    new_class: str | None
+    by: Literal["trust", "review"]
+
+
+def changes_by_trust(
+    judged: JudgedImages,
+    rule: CleaningRule = "mix",
+    precision: float = 0.95,
+    splits: Collection[str] = ("train",),
+) -> list[LabelChange]:
+    """The changes that a rule makes in these splits, least trusted first.
+
+    relabel  where the suggestion's probability is at least `precision`
+    drop     where the label's own is below 0.5
+    mix      relabel where that is sure enough, else drop
+
+    A class keeps 20 images, or all where it has fewer: its most trusted ones. No image is
+    moved to a class of another split: test images stay what nothing was trained on.
+    """
+    trust, names = judged.trust, judged.trust.classes
+    given, suggestion = trust.given.tolist(), trust.suggestion.tolist()
+    right, sure = trust.probability.tolist(), trust.sure.tolist()
+    of_split = {split: set(table.class_names) for split, table in judged.tables.items()}
+    to: dict[int, int | None] = {}
+    for image, (split, _) in enumerate(judged.places):
+        if split not in splits:
+            continue
+        other = suggestion[image] != given[image] and names[suggestion[image]] in of_split[split]
+        if rule != "drop" and other and sure[image] >= precision:
+            to[image] = suggestion[image]
+        elif rule != "relabel" and right[image] < 0.5:
+            to[image] = None
+    _keep_enough(to, trust)
+    found = []
+    for image in sorted(to, key=right.__getitem__):
+        new = to[image]
+        found.append(LabelChange(image, None if new is None else names[new], "trust"))
+    return found
+
+
+def _keep_enough(to: dict[int, int | None], trust: Trust) -> None:
+    """Take back the changes of a class's most trusted images until it has enough."""
+    sizes = torch.bincount(trust.given, minlength=len(trust.classes))
+    counts = sizes.tolist()
+    leaving: dict[int, list[int]] = {}
+    for image in sorted(to, key=lambda one: float(trust.probability[one])):
+        number, new = int(trust.given[image]), to[image]
+        leaving.setdefault(number, []).append(image)
+        counts[number] -= 1
+        if new is not None:
+            counts[new] += 1
+    waiting = list(range(len(counts)))
+    while waiting:
+        number = waiting.pop()
+        while counts[number] < min(FEWEST, int(sizes[number])) and leaving.get(number):
+            new = to.pop(leaving[number].pop())
+            counts[number] += 1
+            if new is not None:
+                counts[new] -= 1
+                waiting.append(new)
+
+
+def read_review(path: Path, judged: JudgedImages) -> dict[int, LabelChange | None]:
+    """What a person decided (review.csv), by image; None: the label is right."""
+    place_of = {
+        (split, name): image
+        for image, ((split, _), name) in enumerate(zip(judged.places, judged.paths, strict=True))
+    }
+    decided: dict[int, LabelChange | None] = {}
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.DictReader(file))
+        wanted = [(r["split"], r["path"], r["decision"], r["new class"] or "") for r in rows]
+    except FileNotFoundError:
+        raise DertsError(f"no file at {path}: check the path") from None
+    except (KeyError, TypeError, UnicodeDecodeError, csv.Error):
+        raise DertsError(
+            f"{path} is no CSV with columns path, split, decision and new class: save it from "
+            "review.html"
+        ) from None
+    for split, name, decision, new in wanted:
+        image = place_of.get((split, name))
+        if image is None:
+            raise DertsError(f"{path} names {name!r} of split {split!r}, which is no image here")
+        if decision == "relabel" and new not in judged.trust.classes:
+            raise DertsError(f"{path} relabels {name!r} to {new!r}, which is no class here")
+        if decision not in ("keep", "relabel", "drop"):
+            raise DertsError(f"{path} says {decision!r}: a decision is keep, relabel or drop")
+        kept = None if decision == "drop" else new
+        decided[image] = None if decision == "keep" else LabelChange(image, kept, "review")
+    return decided
+
+
+def after_review(
+    judged: JudgedImages,
+    decided: Mapping[int, LabelChange | None],
+    rule: CleaningRule,
+    precision: float = 0.95,
+    splits: Collection[str] = ("train",),
+) -> list[LabelChange]:
+    """A rule's changes to what a person did not decide, by trust that is computed anew."""
+    names = judged.trust.classes
+    labels = judged.trust.given.clone()
+    kept = torch.ones(len(judged), dtype=torch.bool)
+    for image, change in decided.items():
+        if change is not None and change.new_class is None:
+            kept[image] = False
+        elif change is not None:
+            labels[image] = names.index(change.new_class or "")
+    found = judge(judged.features[kept], labels[kept], names, judged.device)
+    # the person's images keep their decision, so they count as certain
+    probability, sure = torch.ones(len(judged)), torch.ones(len(judged))
+    suggestion = labels.clone()
+    probability[kept], sure[kept], suggestion[kept] = (
+        found.probability,
+        found.sure,
+        found.suggestion,
+    )
+    for image in decided:
+        probability[image], sure[image], suggestion[image] = 1.0, 1.0, labels[image]
+    rests = torch.zeros(len(judged))
+    trust = Trust(probability, labels, suggestion, sure, rests, found.wrong, names, found.note)
+    return changes_by_trust(replace(judged, trust=trust), rule, precision, splits)
+
+
+def change_rows(judged: JudgedImages, changes: Sequence[LabelChange]) -> list[tuple[str, ...]]:
+    """The changes as rows of a CSV, with a heading."""
+    places, trust = judged.places, judged.trust
+    rows: list[tuple[str, ...]] = [
+        ("path", "split", "class", "change", "new class", "by", "label is right")
+    ]
+    for one in changes:
+        old = trust.classes[int(trust.given[one.image])]
+        what = "drop" if one.new_class is None else "relabel"
+        right = f"{float(trust.probability[one.image]):.4f}"
+        split = places[one.image][0]
+        about = (judged.paths[one.image], split, old, what, one.new_class or "", one.by, right)
+        rows.append(about)
+    return rows
+
+
+def write_cleaned(
+    judged: JudgedImages,
+    changes: Sequence[LabelChange],
+    destination: Path,
+    origin: str,
+    *,
+    overwrite: bool = False,
+    beside: Mapping[str, bytes] | None = None,
+) -> StoreDescription:
+    """Write the judged splits with the changes made.
+
+    An image that is relabelled to a class which only another split has moves there.
+    """
+    tables, names = judged.tables, judged.trust.classes
+    new_class = {one.image: one.new_class for one in changes}
+    number_of = {
+        split: {name: number for number, name in enumerate(table.class_names)}
+        for split, table in tables.items()
+    }
+    rows: dict[str, list[tuple[int, int]]] = {split: [] for split in tables}
+    for image, (split, _) in enumerate(judged.places):
+        name = new_class.get(image, names[int(judged.trust.given[image])])
+        if name is None:
+            continue
+        to = split
+        if name not in number_of[split]:
+            to = next(other for other, numbers in number_of.items() if name in numbers)
+        if tables[to].image_shape != tables[split].image_shape:
+            raise DertsError(f"images of {split!r} do not have the size of those of {to!r}")
+        rows[to].append((image, number_of[to][name]))
+    contents = {
+        split: SplitContent(
+            _blocks(judged, [image for image, _ in found]),
+            tables[split].image_shape,
+            torch.tensor([label for _, label in found], dtype=torch.long),
+            tables[split].class_names,
+            tables[split].categories,
+            [judged.paths[image] for image, _ in found],
+        )
+        for split, found in rows.items()
+    }
+    about = {"kind": "cleaned", "name": Path(origin).name}
+    return write_store(contents, destination, about, overwrite=overwrite, beside=beside)
+
+
+def _blocks(judged: JudgedImages, images: Sequence[int]) -> Iterator[Tensor]:
+    """The pixels of images, a few hundred at once."""
+    for start in range(0, len(images), 512):
+        yield torch.stack(judged.pixels(images[start : start + 512]))

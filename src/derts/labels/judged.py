@@ -1,0 +1,150 @@
+"""The images of a data set, embedded by a trained model, and the trust in their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from derts.data.store import image_names
+from derts.data.table import ImageTable
+from derts.errors import DertsError
+from derts.labels.prototypes import label_trust
+from derts.labels.trust import Trust
+from derts.learners.base import Learner
+from derts.learners.embedding import evaluation_mode
+from derts.models.batch_norm import set_context
+from derts.progress import Advance
+from derts.tasks.randomness import generator
+
+AT_ONCE = 256  # images in a forward pass
+ON_DEVICE = 4 * 2**30  # bytes of features that are judged where the learner is
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedImages:
+    """The n images of some splits in one list, split after split.
+
+    A class that two splits have by the same name is one class.
+
+    tables    the splits
+    paths     n names: the files that they were, else split/class/number
+    features  float32 [n, dim]
+    trust     in the n labels, which number trust.classes
+    device    where trust is computed
+    """
+
+    tables: Mapping[str, ImageTable]
+    paths: Sequence[str]
+    features: Tensor
+    trust: Trust
+    device: torch.device
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @cached_property
+    def places(self) -> list[tuple[str, int]]:
+        """n times the split and the number in it."""
+        return [(name, place) for name, table in self.tables.items() for place in range(len(table))]
+
+    def pixels(self, images: Sequence[int]) -> list[Tensor]:
+        """uint8 [height, width, channels] of each of these images, on the CPU."""
+        places = self.places
+        found = [(self.tables[places[image][0]], places[image][1]) for image in images]
+        return [table.gather(torch.tensor([place]))[0].cpu() for table, place in found]
+
+    def typical(self, class_number: int, most: int) -> list[int]:
+        """The images of a class whose labels are trusted most."""
+        members = (self.trust.given == class_number).nonzero().squeeze(1)
+        order = self.trust.probability[members].argsort(descending=True, stable=True)
+        found: list[int] = members[order[:most]].tolist()
+        return found
+
+    def class_rows(self) -> list[tuple[str, str, int, float]]:
+        """Class, other class that it is confused with most, images, share that looks wrong.
+
+        The class with the largest share comes first.
+        """
+        trust = self.trust
+        found = []
+        for number, name in enumerate(trust.classes):
+            column = trust.wrong[:, number].clone()
+            column[number] = -1
+            members = trust.given == number
+            share = 1 - float(trust.probability[members].mean()) if bool(members.any()) else 0.0
+            found.append((name, trust.classes[int(column.argmax())], int(members.sum()), share))
+        return sorted(found, key=lambda row: -row[3])
+
+
+def judge_images(
+    learner: Learner[Any],
+    tables: Mapping[str, ImageTable],
+    data: str | None = None,
+    advance: Advance = lambda count=1, note=None: None,
+) -> JudgedImages:
+    """Embed every image once, and judge all labels of all classes of all splits together.
+
+    data  the store that the tables are of, which knows the names of files
+    """
+    names = tuple(dict.fromkeys(name for table in tables.values() for name in table.class_names))
+    numbers = {name: number for number, name in enumerate(names)}
+    labels, paths, features = [], [], []
+    for split, table in tables.items():
+        of_class = torch.tensor([numbers[name] for name in table.class_names], dtype=torch.long)
+        labels.append(of_class[table.labels])
+        paths += image_paths(table, split, data)
+        features.append(image_features(learner, table, advance))
+    rows, device = torch.cat(features), learner.device
+    trust = judge(rows, torch.cat(labels), names, device)
+    return JudgedImages(tables, paths, rows, trust, device)
+
+
+def judge(rows: Tensor, labels: Tensor, names: Sequence[str], device: torch.device) -> Trust:
+    """Trust in labels, computed on a device that can hold the features."""
+    near = rows.to(device) if rows.nbytes <= ON_DEVICE else rows
+    return label_trust(near, labels, classes=names)
+
+
+def image_paths(table: ImageTable, split: str, data: str | None) -> list[str]:
+    """The files that a split's images were, else split/class/number."""
+    found = None if data is None else image_names(data, split)
+    if found is not None and len(set(found)) == len(found) == len(table):
+        return found
+    of_class = table.class_names
+    return [f"{split}/{of_class[k]}/{place}" for place, k in enumerate(table.labels.tolist())]
+
+
+def chosen_splits(tables: Mapping[str, ImageTable], split: str | None) -> Mapping[str, ImageTable]:
+    """All splits, or the one that is named."""
+    if split is None:
+        return tables
+    if split not in tables:
+        raise DertsError(f"the data has no split {split!r}, only {', '.join(tables)}: name one")
+    return {split: tables[split]}
+
+
+def image_features(
+    learner: Learner[Any],
+    images: ImageTable,
+    advance: Advance = lambda count=1, note=None: None,
+) -> Tensor:
+    """Features float32 [n, dim] of all images of a table, on the CPU."""
+    # in random order: MAML normalises a batch by itself, and a batch of one class would lose it
+    order = torch.randperm(len(images), generator=generator((0, "inspection")))
+    found: list[Tensor] = []
+    with evaluation_mode(learner):
+        for part in order.split(AT_ONCE):
+            pixels = images.gather(part).to(learner.device)
+            if learner.embeds:
+                features = learner.features(pixels[None])[0]
+            else:
+                set_context(learner.backbone, len(part))
+                features = learner.embedding.run(learner.backbone, pixels, learner.dtype)
+            found.append(features.float().cpu())
+            advance(len(part))
+    return torch.cat(found)[order.argsort()]
