@@ -12,15 +12,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from result_files import NOT_RUN, RESULTS, Rows, Scores, compared, mark, markdown, read
+from result_files import NOT_RUN, RESULTS, Rows, Scores, compared, mark, read
 
 from derts.config_file import as_values
 from derts.paper.cells import NAMES, Setting, cells
 from derts.paper.collect import CellResult, Results, load_results
 from derts.paper.figures import curves_file
 from derts.paper.recipes import READS, Scale, make_config
-from derts.paper.rendering import markdown_table
-from derts.paper.report import SAME_AS_RANDOM, make_report
+from derts.paper.report import HEAD, SAME_AS_RANDOM, make_report
+from derts.report.tables import markdown_table
 from derts.statistics import over_seeds
 
 STRATEGIES = ("random", "random + votes", "the paper's rule", "derts")
@@ -83,7 +83,7 @@ def readme() -> str:
         for setting, at, _ in settings(name, 1.0):
             told = four(of_file(name, setting, at), not setting.noise, interval=False)
             rows.append((f"{setting.learner}, {swapped(setting)}", *told))
-    table = markdown(rows).replace(" | ", "|").replace("| ", "|").replace(" |", "|")
+    table = markdown_table(rows).replace(" | ", "|").replace("| ", "|").replace(" |", "|")
     return (
         f"{table}\n\nAccuracy in % on 600 clean test tasks after 3,000 updates (\\*: 500), three\n"
         "seeds; ± is the 95% interval of the paired difference. °: by code that no commit holds."
@@ -103,7 +103,7 @@ def noisy() -> str:
     for learner in ("anil", "protonet"):
         find, without = of_tasks_noise(learner), of_tasks_noise(learner, " clean")("random")
         rows.append(_won_back(f"{learner}, {MISLABELLED}", 500, without, find))
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 def _won_back(
@@ -136,7 +136,7 @@ def parts() -> str:
             gains = found[1].minus(found[0]), found[-1].minus(found[1])
             told = (one.shown() for one in found)
             rows.append((f"{learner}, {data}", updates, *told, *gains))
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 def early() -> str:
@@ -146,7 +146,7 @@ def early() -> str:
         if at < 1:
             told = four(of_file(TABLE4, setting, at), clean=False)
             rows.append((f"{setting.learner}, {swapped(setting)}", str(updates), *told))
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 def clean() -> str:
@@ -164,7 +164,7 @@ def clean() -> str:
                 gain = always.minus(find("random")) + "".join(always.marks)
                 head = (setting.learner, str(setting.shot), "yes" if name == CLEAN else "no")
                 rows.append((*head, str(updates), *four(find, clean=True), gain))
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 def _only_warm_up(seeds: dict[int, CellResult]) -> bool:
@@ -190,7 +190,7 @@ def few_classes() -> str:
                 gain = find("random").minus(random) if file == rotated else ""
                 head = (setting.learner, str(setting.shot), what)
                 rows.append((*head, *four(find, clean=True), always, gain))
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 def augmentation() -> str:
@@ -206,7 +206,7 @@ def augmentation() -> str:
                 head = f"{setting.learner}, {swapped(setting)}", augmented
                 smoothing = f"{one.setting('learner', 'smoothing'):g}"
                 rows.append((*head, smoothing, *four(find, clean=False)))
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 def beside_the_paper() -> str:
@@ -222,7 +222,7 @@ def beside_the_paper() -> str:
             told.append(f"![{report.title}](figures/{file.stem}.png)")
         text = "\n\n".join(line for line in told if line)
         title = f"### {file.stem.removeprefix('reproduce-')}: {report.title}"
-        parts.append(f"{title}\n\n{markdown_table(report)}\n\n{text}\n")
+        parts.append(f"{title}\n\n{markdown_table(report.marked(), len(HEAD))}\n\n{text}\n")
     return "\n".join(parts).rstrip()
 
 
@@ -292,7 +292,7 @@ def not_run() -> str:
         fewer = sum(cell in run[name] for cell in wanted) - whole
         numbers = (len(wanted), whole, fewer, len(wanted) - whole - fewer)
         rows.append((name, *(str(number) for number in numbers)))
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 def learners() -> str:
@@ -316,7 +316,7 @@ def learners() -> str:
                 f"{median:.1f}",
             )
         )
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 CASES = ("anil-none", "anil-tasks", "protonet-none", "protonet-tasks")
@@ -333,7 +333,7 @@ def estimates() -> str:
             rows.append((f"{row['estimate']}, {weights}", *(f"{error:.2f}" for error in errors)))
     random = (f"{one['random']['mean']:.2f} ± {one['random']['deviation']:.2f}" for one in found)
     rows.append(("a random subset", *random))
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 def noise_scores() -> str:
@@ -344,7 +344,7 @@ def noise_scores() -> str:
         for without, row in zip(clean["scores"], noisy["scores"], strict=True):
             shares = (f"{100 * one['dropped']:.1f}%" for one in (row, without))
             rows.append((row["score"], learner, f"{row['auroc']:.3f}", *shares))
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 # what the presets were when strategies-h200.json was made
@@ -382,7 +382,7 @@ def strategies() -> str:
                 ("random + votes", NOT_RUN, "", "", SAME_AS_RANDOM, "", NOT_RUN, ""),
                 ("the paper's rule", NOT_RUN, "", "", NOT_RUN, "", NOT_RUN, ""),
             ]
-    return markdown(rows)
+    return markdown_table(rows)
 
 
 def redundant() -> str:
@@ -402,4 +402,4 @@ def redundant() -> str:
             if name == "random":
                 rows.append((learner, "random + votes", SAME_AS_RANDOM, "", ""))
                 rows.append((learner, "the paper's rule", NOT_RUN, "", ""))
-    return markdown(rows)
+    return markdown_table(rows)

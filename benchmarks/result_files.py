@@ -69,10 +69,3 @@ def compared(name: str) -> dict[tuple[str, str], Scores]:
         key = run["config"]["learner"]["name"], run["variant"]
         found.setdefault(key, Scores()).add(run["seed"], run["accuracy"], run["code"])
     return found
-
-
-def markdown(rows: Rows) -> str:
-    """A heading and rows as a Markdown table."""
-    lines = [f"| {' | '.join(rows[0])} |", f"| --- |{' ---: |' * (len(rows[0]) - 1)}"]
-    lines += [f"| {' | '.join(row)} |" for row in rows[1:]]
-    return "\n".join(lines)

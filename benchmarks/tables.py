@@ -17,9 +17,10 @@ from pathlib import Path
 
 import accuracy_tables as accuracy
 import speed_tables as speed
-from result_files import RESULTS, markdown
+from result_files import RESULTS
 
 from derts.paper.figures import draw_curves, load_curves
+from derts.report.tables import markdown_table
 
 ROOT = Path(__file__).parent.parent
 FIGURES = ROOT / "docs" / "figures"
@@ -41,13 +42,13 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "noise-scores": accuracy.noise_scores,
     "measured": accuracy.strategies,
     "redundant": accuracy.redundant,
-    "aims": lambda: markdown(speed.target_rows()),
-    "updates": lambda: markdown(speed.update_rows()),
-    "breakdown": lambda: markdown(speed.breakdown_rows()),
-    "accuracy": lambda: markdown(speed.fused_rows()),
-    "overhead": lambda: markdown(speed.overhead_rows()),
-    "growth": lambda: markdown(speed.growth_rows()),
-    "kernels": lambda: markdown(speed.kernel_rows()),
+    "aims": lambda: markdown_table(speed.target_rows()),
+    "updates": lambda: markdown_table(speed.update_rows()),
+    "breakdown": lambda: markdown_table(speed.breakdown_rows()),
+    "accuracy": lambda: markdown_table(speed.fused_rows()),
+    "overhead": lambda: markdown_table(speed.overhead_rows()),
+    "growth": lambda: markdown_table(speed.growth_rows()),
+    "kernels": lambda: markdown_table(speed.kernel_rows()),
 }
 
 

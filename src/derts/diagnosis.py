@@ -134,9 +134,7 @@ def _estimate_row(
     counts = selection.weights
     error = {
         kind: relative_error(
-            exact,
-            selection.indices,
-            selection_weights(kind, gradients, selection.indices, counts),
+            exact, selection.indices, selection_weights(kind, gradients, selection.indices, counts)
         )
         for kind in WEIGHTINGS
     }

@@ -6,28 +6,29 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from derts.errors import DertsError
-from derts.paper.board import Board, board
 from derts.paper.cells import cells, keep_only
-from derts.paper.collect import KnownResults, collect
-from derts.paper.grid import GridWorker, find_devices, run_grid
+from derts.paper.collect import collect
+from derts.paper.grid import do_run, find_devices, run_grid
 from derts.paper.recipes import Scale, parse_datasets
 from derts.paper.report import BEST_WEIGHTS, make_report
-from derts.paper.runs import GridRun, make_runs, point_file, to_run
+from derts.paper.runs import GridRun, make_runs, to_run
+from derts.progress import Advance
 from derts.training.checkpoint import checkpoint_files
-from derts.training.run_folder import Run
+from derts.training.run_folder import Run, point_file
 
 pytestmark = pytest.mark.slow
 
 
 def do(run: GridRun, stopping: Callable[[], bool] = lambda: False) -> tuple[str, str]:
-    return GridWorker("cpu").do(run, lambda count=1, note=None: None, stopping)
+    return do_run(run, "cpu", stopping=stopping)
 
 
 def answers(run: GridRun) -> list[list[float]]:
@@ -89,7 +90,7 @@ def test_runs_of_few_classes_are_judged_by_their_best_weights(tiny: None, tmp_pa
     assert do(run)[0] == "finished"
     events = Run.open(run.folder).events()
     seen = {e["update"]: e["accuracy"] for e in events if e["event"] == "validation"}
-    results = collect(found, runs, KnownResults())
+    results = collect(found, runs, {})
     chosen = results[run.setting, 1.0][0].weights_of_update
     assert seen[chosen] == max(seen.values())
     assert BEST_WEIGHTS in make_report("table3", found, results).notes
@@ -100,7 +101,7 @@ def test_a_failure_stops_no_other_run(
 ) -> None:
     good, other = protonet_runs[:2]
     lost = replace(other, config=replace(other.config, data=str(tmp_path / "nowhere")))
-    endings = run_grid([lost, good], ["cpu"], Board([lost, good], None))
+    endings = run_grid([lost, good], ["cpu"])
     assert endings.finished == [good]
     assert "does not exist" in endings.failed[lost]
     with pytest.raises(DertsError, match="1 of 2 runs failed"):
@@ -115,26 +116,31 @@ def test_a_failure_stops_no_other_run(
     assert "Traceback" in (other.folder / "error.txt").read_text()
 
 
-class Impatient(Board):
-    """Asks the process to end while the first run is under way, as a batch system does."""
-
-    def advanced(self, run: GridRun, count: int, note: str | None) -> None:
-        super().advanced(run, count, note)
-        if count and self.lines[run].update == 3:
-            signal.raise_signal(signal.SIGTERM)
-
-
 def test_a_process_asked_to_end_saves_and_goes_on_when_run_again(
-    protonet_runs: list[GridRun],
+    protonet_runs: list[GridRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    @contextmanager
+    def impatient(*_: object, **__: object) -> Iterator[Advance]:
+        """Asks the process to end while the first run is under way, as a batch system does."""
+        counts: list[int] = []
+
+        def advance(count: int = 1, note: str | None = None) -> None:
+            counts.append(count)
+            if sum(counts) == 3:
+                signal.raise_signal(signal.SIGTERM)
+
+        yield advance
+
     first, second = protonet_runs[:2]
-    endings = run_grid([first, second], ["cpu"], Impatient([first, second], None))
+    with monkeypatch.context() as patch:
+        patch.setattr("derts.paper.grid.progress", impatient)
+        endings = run_grid([first, second], ["cpu"])
     assert (endings.stopped, endings.finished, endings.failed) == (True, [], {})
     assert checkpoint_files(first.folder / "checkpoints")
     assert not second.folder.exists()
     with pytest.raises(DertsError, match="run the same command to go on"):
         endings.check()
-    again = run_grid([first, second], ["cpu"], Board([first, second], None))
+    again = run_grid([first, second], ["cpu"])
     assert again.finished == [first, second]
     events = Run.open(first.folder).events()
     assert [event["update"] for event in events if event["event"] == "start"] == [0, 3]
@@ -149,46 +155,13 @@ def test_two_workers_share_the_runs(
         for n, run in enumerate(protonet_runs)
         for s in range(2)
     ]
-    with board(runs, quiet=False) as shown:
-        endings = run_grid(runs, find_devices(["cpu", "cpu"]), shown)
+    endings = run_grid(runs, find_devices(["cpu", "cpu"]))
     assert {run.folder for run in endings.finished} == {run.folder for run in runs}
     assert not endings.failed
     assert all(point_file(run.folder, run.until).is_file() for run in runs)
     said = capsys.readouterr().err.splitlines()
     assert len(said) == len(runs)
     assert said[-1].startswith("6/6 runs; finished ")
-
-
-class Terminal:
-    """Looks like a terminal and keeps what is written."""
-
-    def __init__(self) -> None:
-        self.text = ""
-
-    def write(self, text: str) -> int:
-        self.text += text
-        return len(text)
-
-    def flush(self) -> None:
-        pass
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_terminal_sees_a_live_table(protonet_runs: list[GridRun]) -> None:
-    first, second = protonet_runs[:2]
-    terminal = Terminal()
-    with board([first, second], quiet=False, stream=terminal) as shown:  # type: ignore[arg-type]
-        shown.started(first, "cuda:0")
-        shown.advanced(first, 5, "loss 1.0")
-        shown.ended(first, "finished", "accuracy 60.00%")
-        shown.started(second, "cuda:1")
-        shown.advanced(second, 3, "loss [bold]2[/bold]")
-    assert "1/2 runs" in terminal.text
-    assert "accuracy 60.00%" in terminal.text
-    assert "3/10" in terminal.text
-    assert "[bold]" in terminal.text  # shown as it is, not obeyed
 
 
 COMMAND = [
@@ -229,7 +202,7 @@ def test_a_lost_worker_is_reported_and_an_interrupted_one_saves(in_folder: Path)
     try:
         wait_until(lambda: len(at_work()) == 2, process)
         os.kill(workers_of(process)[0], signal.SIGKILL)
-        wait_until(lambda: "its worker process died (exit code -9)" in said.read_text(), process)
+        wait_until(lambda: "its worker process died" in said.read_text(), process)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes of the group
         assert process.wait(timeout=60) == 2
     finally:

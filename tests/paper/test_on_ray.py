@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from derts.errors import DertsError
-from derts.paper.board import Board
-from derts.paper.on_ray import RemoteWorker, absolute, run_on_ray, write_files
-from derts.paper.runs import GridRun, point_file
+from derts.files import locked
+from derts.paper.on_ray import absolute, run_on_ray, train_on_node, write_files
+from derts.paper.runs import GridRun
 from derts.training.run import open_trainer
-from derts.training.run_folder import Run
+from derts.training.run_folder import Run, point_file
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -40,16 +40,6 @@ def two_nodes() -> Iterator[Any]:
     cluster.shutdown()
 
 
-class Watched(Board):
-    """Remembers which runs were begun again."""
-
-    again: list[GridRun]
-
-    def waits_again(self, run: GridRun, why: str) -> None:
-        self.again.append(run)
-        super().waits_again(run, why)
-
-
 @pytest.mark.slow
 def test_runs_of_a_killed_node_finish_on_the_other(
     two_nodes: Any, protonet_runs: list[GridRun]
@@ -64,8 +54,6 @@ def test_runs_of_a_killed_node_finish_on_the_other(
         )
         for run in protonet_runs
     ]
-    board = Watched(runs, None)
-    board.again = []
 
     def kill_when_both_are_at_work() -> None:
         deadline = time.monotonic() + 400  # a busy machine
@@ -78,25 +66,28 @@ def test_runs_of_a_killed_node_finish_on_the_other(
 
     killer = threading.Thread(target=kill_when_both_are_at_work)
     killer.start()
-    endings = run_on_ray(runs, board)
+    with locked(runs[0].folder.parents[1]):
+        endings = run_on_ray(runs)
     killer.join()
     assert sorted(map(str, endings.finished)) == sorted(map(str, runs))
     assert not endings.failed
     assert all(point_file(run.folder, 300).is_file() for run in runs)
-    assert len(board.again) == 1
-    events = Run.open(board.again[0].folder).events()
-    begun = [event["update"] for event in events if event["event"] == "start"]
-    assert begun[-1] >= 20  # it went on from its checkpoint
+    begun = [
+        [event["update"] for event in Run.open(run.folder).events() if event["event"] == "start"]
+        for run in runs
+    ]
+    (again,) = [starts for starts in begun if len(starts) > 1]
+    assert again[-1] >= 20  # it went on from its checkpoint
 
 
 def test_a_run_comes_back_whole_from_a_node_with_a_file_system_of_its_own(
     protonet_runs: list[GridRun], tmp_path: Path
 ) -> None:
     run = protonet_runs[0]
-    remote = RemoteWorker()
-    assert remote.do(run)[0] == "finished"
+    ending, _, files = train_on_node(run, "another machine's process")
+    assert ending == "finished"
     copy = tmp_path / "copy"
-    write_files(copy, remote.files(run.folder))
+    write_files(copy, files)
     assert (copy / "result.json").read_bytes() == (run.folder / "result.json").read_bytes()
     assert open_trainer(copy).update == run.until
 
@@ -116,4 +107,4 @@ def test_without_ray_there_is_one_line(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(DertsError, match=r"--on ray needs Ray: pip install 'derts\[ray\]'"):
-        run_on_ray(protonet_runs, Board(protonet_runs, None))
+        run_on_ray(protonet_runs)

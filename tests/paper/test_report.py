@@ -12,13 +12,16 @@ import pytest
 from derts.errors import DertsError
 from derts.paper.cells import Cell, Setting, cells, keep_only
 from derts.paper.collect import CellResult, Results, load_results, save_results
-from derts.paper.rendering import as_html, markdown
-from derts.paper.report import TableReport, make_report
+from derts.paper.report import TableReport, as_html, make_report, markdown
 
 
 def result(seed: int, right: int, updates: int = 10000, **values: Any) -> CellResult:
     """Two test tasks of 100 questions each."""
-    known: dict[str, Any] = {"seconds_per_update": 0.5, "seconds": 0.6, "config": {"seed": seed}}
+    known: dict[str, Any] = {
+        "seconds_per_update": 0.5,
+        "seconds_with_evaluation": 0.6,
+        "config": {"seed": seed},
+    }
     known |= {"machine": {"processor": "abacus", "device": "cpu"}, "weights_of_update": updates}
     return CellResult(seed, updates, (right - 1, right + 1), 100, **(known | values))
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from derts.commands.parse import parse, table_text, unset
+from derts.commands.parse import parse, unset
 from derts.errors import DertsError
+from derts.report.tables import table_text
 
 DESCRIPTION = """Compare random sampling with derts on built-in data with many mislabelled tasks.
 

@@ -15,6 +15,7 @@ from typing import Any, TextIO, TypeVar
 import tyro
 
 from derts.errors import DertsError
+from derts.report.tables import table_text
 
 Options = TypeVar("Options")
 
@@ -113,25 +114,6 @@ def print_rows(rows: Sequence[tuple[str, str]]) -> None:
 def print_table(rows: Sequence[tuple[str, ...]]) -> None:
     """A heading and rows in aligned columns on standard output."""
     print(table_text(rows))
-
-
-def table_text(rows: Sequence[tuple[str, ...]]) -> str:
-    """A heading and rows in aligned columns, the first column to the left.
-
-    >>> print(table_text([("name", "value"), ("a", "1.5")]))
-    name  value
-    ────  ─────
-    a       1.5
-    """
-    lines = []
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for number, row in enumerate(rows):
-        cells = [f"{row[0]:<{widths[0]}}"]
-        cells += [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  ".join(cells).rstrip())
-        if number == 0:
-            lines.append("  ".join("─" * width for width in widths))
-    return "\n".join(lines)
 
 
 def csv_bytes(rows: Sequence[Sequence[str]]) -> bytes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from derts.commands.parse import parse, table_text, unset
+from derts.commands.parse import parse, unset
 from derts.errors import DertsError
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ class ReproduceOptions:
     report: bool = False
     """Train nothing, report what is there."""
     from_results: Annotated[
-        Path | None,
-        tyro.conf.arg(name="from", metavar="FOLDER", help_behavior_hint=""),
+        Path | None, tyro.conf.arg(name="from", metavar="FOLDER", help_behavior_hint="")
     ] = None
     """With --report: read reproduce-NAME.json files of this folder instead of run folders."""
     known: Annotated[Path | None, unset("FOLDER")] = None
@@ -91,11 +90,12 @@ def reproduce(arguments: Sequence[str]) -> None:
 
     from derts.paper.cells import chosen_names
     from derts.paper.experiment import Experiment
+    from derts.paper.grid import find_devices
     from derts.paper.recipes import Scale, parse_datasets
 
     scale = Scale(parse_datasets(options.dataset), options.updates_scale, options.preset)
     names = chosen_names(options.names)
-    experiment = Experiment.make(
+    experiment = Experiment(
         names, options.only, range(options.seeds), scale, options.out, options.known
     )
     if options.known is not None:
@@ -104,7 +104,7 @@ def reproduce(arguments: Sequence[str]) -> None:
         if name not in experiment.names:
             print(f"{name}: --only leaves none of its cells")
     if options.dry_run:
-        _show_plan(experiment, options.devices)
+        print(experiment.plan(find_devices(options.devices)))
         return
     if not options.report:
         _run(experiment, options)
@@ -112,44 +112,23 @@ def reproduce(arguments: Sequence[str]) -> None:
         print(f"written  {path}")
 
 
-def _show_plan(experiment: Experiment, devices: Sequence[str]) -> None:
-    from derts.paper.grid import find_devices
-    from derts.paper.runs import duration, plan_rows
-
-    found = find_devices(devices)
-    planned = experiment.plan(found[0])
-    print(table_text(plan_rows(planned)))
-    total = sum(item.seconds for item in planned)
-    done = sum(item.state == "finished" for item in planned)
-    assumed = any(item.seconds and not item.measured for item in planned)
-    where = f"{len(found)} × {found[0]}" if len(set(found)) == 1 else ", ".join(found)
-    print(
-        f"\n{len(planned)} cells, {done} finished; about {duration(total / len(found))} left on "
-        f"{where}"
-        + ("; (assumed) times are not measured: recipes/common.toml states them" if assumed else "")
-    )
-
-
 def _run(experiment: Experiment, options: ReproduceOptions) -> None:
     from derts.data import open_data
     from derts.files import locked
-    from derts.paper.board import board
     from derts.paper.grid import find_devices, run_grid
 
     runs = experiment.to_run()
     if not runs:
         return
-    with locked(options.out), board(runs, options.quiet) as shown:
+    with locked(options.out):
         if options.on == "ray":
             from derts.paper.on_ray import run_on_ray
 
-            endings = run_on_ray(runs, shown)
+            endings = run_on_ray(runs, options.quiet)
         else:
             for data in dict.fromkeys(run.config.data for run in runs):
                 open_data(data)  # one line for what would fail in every run
-            endings = run_grid(runs, find_devices(options.devices), shown)
-    if endings.stopped or not endings.finished:
-        endings.check()
-    if endings.failed:
+            endings = run_grid(runs, find_devices(options.devices), options.quiet)
+    if endings.failed and endings.finished and not endings.stopped:
         experiment.write_reports(None)
     endings.check()

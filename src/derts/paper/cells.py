@@ -6,8 +6,9 @@ import difflib
 import itertools
 import json
 import tomllib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -88,6 +89,11 @@ class Cell:
         return f"{self.setting}, {100 * self.fraction:g}% of {self.setting.updates}"
 
     @property
+    def key(self) -> tuple[Setting, float]:
+        """What tells the results of a cell from others."""
+        return self.setting, self.fraction
+
+    @property
     def updates(self) -> int:
         """The recipe's updates up to here."""
         return round(self.fraction * self.setting.updates)
@@ -96,23 +102,19 @@ class Cell:
 @cache
 def paper() -> dict[str, Any]:
     """Tables, set-up and class lists of Zhan & Anderson (2024)."""
-    return _json("paper.json")
+    found: dict[str, Any] = json.loads(_read("paper.json"))
+    return found
 
 
 @cache
 def class_words() -> dict[str, str]:
-    """The 64 training classes of mini-ImageNet, known by their WordNet numbers, in words.
-
-    >>> class_words()["n02108089"]
-    'boxer'
-    """
-    return _json("class_names.json")
-
-
-def _json(name: str) -> dict[str, Any]:
-    text = resources.files("derts.paper").joinpath(name).read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
+    """The 64 training classes of mini-ImageNet, known by their WordNet numbers, in words."""
+    found: dict[str, str] = json.loads(_read("class_names.json"))
     return found
+
+
+def _read(name: str) -> str:
+    return resources.files("derts.paper").joinpath(name).read_text(encoding="utf-8")
 
 
 @cache
@@ -122,8 +124,7 @@ def read_recipe(name: str) -> dict[str, Any]:
     >>> read_recipe("common")["run"]["meta_batch"]
     32
     """
-    file = resources.files("derts.paper").joinpath("recipes", f"{name}.toml")
-    return tomllib.loads(file.read_text(encoding="utf-8"))
+    return tomllib.loads(_read(f"recipes/{name}.toml"))
 
 
 def chosen_names(words: Sequence[str]) -> tuple[str, ...]:
@@ -137,7 +138,7 @@ def chosen_names(words: Sequence[str]) -> tuple[str, ...]:
     found: list[str] = []
     for word in words:
         if word != "all" and word not in NAMES:
-            near = difflib.get_close_matches(word, (*NAMES, "all"), n=1)
+            near = difflib.get_close_matches(word, NAMES, n=1)
             hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(NAMES)}, all"
             raise DertsError(f"nothing is called {word!r}: {hint}")
         found += NAMES if word == "all" else [word]
@@ -156,29 +157,21 @@ def cells(name: str) -> tuple[Cell, ...]:
     metric = recipe["metric"]
     key = "accuracy" if metric == "accuracy" else "seconds_per_iteration"
     theirs = paper()["tables"][recipe["paper"]]["cells"] if "paper" in recipe else []
+    grids = [{**read_recipe("common")["grid"], **grid} for grid in recipe["grid"]]
+    axes = [[grid[item.name] for item in fields(Setting)] for grid in grids]
+    settings = [Setting(*values) for each in axes for values in itertools.product(*each)]
     found = []
-    for setting in _settings(recipe):
-        for fraction in recipe["points"]:
-            none: dict[str, Any] = {}
-            row = next((row for row in theirs if _is_of(row, setting, fraction)), none)
-            found.append(Cell(name, setting, fraction, metric, row.get(key), row.get("ci95")))
+    for setting, fraction in itertools.product(settings, recipe["points"]):
+        row: dict[str, Any] = next((r for r in theirs if _is_of(r, setting, fraction)), {})
+        found.append(Cell(name, setting, fraction, metric, row.get(key), row.get("ci95")))
     return tuple(found)
-
-
-def _settings(recipe: dict[str, Any]) -> Iterator[Setting]:
-    names = [item.name for item in fields(Setting)]
-    for grid in recipe["grid"]:
-        whole = {**read_recipe("common")["grid"], **grid}
-        for values in itertools.product(*(whole[name] for name in names)):
-            yield Setting(**dict(zip(names, values, strict=True)))
 
 
 def _is_of(row: dict[str, Any], setting: Setting, fraction: float) -> bool:
     """Whether a row of paper.json is about a setting; what the row leaves open agrees with all."""
-    strategies = read_recipe("common")["strategies"]
     ours: dict[str, Any] = {
-        **{item.name: getattr(setting, item.name) for item in fields(Setting)},
-        "strategy": strategies[setting.strategy]["of"],
+        **asdict(setting),
+        "strategy": read_recipe("common")["strategies"][setting.strategy]["of"],
         "fraction_of_training": fraction,
         "classes": setting.classes or 64,
         "iterations": round(fraction * setting.updates),
@@ -216,7 +209,8 @@ def keep_only(found: Sequence[Cell], words: Sequence[str]) -> tuple[Cell, ...]:
             )
         choices = {_text(cell, key) for cell in found}
         value = SHORT_NAMES.get(value, value)
-        value = f"{float(value):g}" if _is_number(value) else value
+        with suppress(ValueError):
+            value = f"{float(value):g}"
         value = "all" if key == "classes" and value in ALL_CLASSES else value
         if value not in choices:
             raise DertsError(
@@ -235,11 +229,3 @@ def _text(cell: Cell, key: str) -> str:
     if key == "classes" and value == 0:
         return "all"
     return value if isinstance(value, str) else f"{value:g}"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,24 +18,38 @@ from derts.paper.cells import NAMES, Cell, Setting, cells, with_references
 from derts.paper.recipes import Scale, run_key
 from derts.paper.runs import GridRun, Runs, point
 
+NUMBERS: dict[str, Callable[[Any], float | None]] = {
+    "seed": int,
+    "updates": int,
+    "weights_of_update": int,
+    "seconds_per_update": lambda value: None if value is None else float(value),
+    "seconds_with_evaluation": lambda value: round(float(value), 6),
+    "questions": int,
+    "random_share": lambda value: None if value is None else round(float(value), 4),
+}
+"""Fields of a CellResult that a row of a file has as they are."""
+DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
 
 @dataclass(frozen=True)
 class CellResult:
-    """One cell with one seed: right answers of each test task, and how they were come by."""
+    """One cell with one seed: right answers of each test task, and how they were come by.
+
+    weights_of_update  the update whose weights were evaluated
+    random_share       share of the updates after the warm-up that trained on random tasks
+    """
 
     seed: int
     updates: int
     correct: tuple[int, ...]
     questions: int
     seconds_per_update: float | None
-    seconds: float
+    seconds_with_evaluation: float
     machine: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     code: Mapping[str, str] = field(default_factory=dict)
     weights_of_update: int = 0
-    """The update whose weights were evaluated."""
     random_share: float | None = None
-    """Share of the updates after the warm-up that trained on tasks of random sampling."""
 
     def setting(self, group: str, name: str, default: Any = None) -> Any:
         """A value of the run's config, as it was recorded."""
@@ -45,12 +59,6 @@ class CellResult:
     def accuracy(self) -> float:
         """Mean over test tasks, percent."""
         return 100 * sum(self.correct) / (self.questions * len(self.correct))
-
-    @property
-    def augmented(self) -> tuple[bool, int]:
-        """Whether training images were flipped at random, and by how many pixels translated."""
-        flips = self.setting("augment", "horizontal_flip", False)
-        return bool(flips), int(self.setting("augment", "translation", 0))
 
     @property
     def measured_on(self) -> str:
@@ -66,6 +74,8 @@ class CellResult:
 
 Results = dict[tuple[Setting, float], dict[int, CellResult]]
 """By setting and share of training, then by seed."""
+Known = Mapping[tuple[str, int], CellResult]
+"""By the key of a run and the updates it was trained for."""
 
 
 def result_file(folder: Path, name: str, scale: Scale) -> Path:
@@ -81,28 +91,20 @@ def save_results(
     makers: dict[str, Any] = {}
     rows = []
     for cell in found:
-        for seed, one in sorted(results.get((cell.setting, cell.fraction), {}).items()):
-            share = {} if one.random_share is None else {"random_share": round(one.random_share, 4)}
+        for one in sorted(results.get(cell.key, {}).values(), key=lambda one: one.seed):
+            numbers = {name: getattr(one, name) for name in NUMBERS}
             maker = {"code": dict(one.code), "machine": dict(one.machine)}
-            rows.append(
-                {
-                    "cell": cell.label,
-                    "seed": seed,
-                    "updates": one.updates,
-                    "weights_of_update": one.weights_of_update,
-                    "config": _share(configs, {**one.config, "seed": "as in the row"}),
-                    "maker": _share(makers, maker),
-                    "seconds_per_update": one.seconds_per_update,
-                    "seconds_with_evaluation": round(one.seconds, 6),
-                    "questions": one.questions,
-                    **share,
-                    "correct": list(one.correct),
-                }
-            )
+            row = {
+                "cell": cell.label,
+                "config": _share(configs, {**one.config, "seed": "as in the row"}),
+                "maker": _share(makers, maker),
+                **{name: value for name, value in numbers.items() if value is not None},
+                "correct": list(one.correct),
+            }
+            rows.append(json.dumps(row, separators=(",", ":")))
     head = {"table": name, "notes": list(notes), "configs": configs, "makers": makers}
-    lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
+    lines = ",\n".join(rows)
     text = f'{json.dumps(head, separators=(",", ":"))[:-1]},\n"rows":[\n{lines}\n]}}\n'
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text.encode())
 
 
@@ -113,17 +115,17 @@ def _share(kept: dict[str, Any], value: dict[str, Any]) -> str:
 
 
 def keep_what_is_lost(file: Path, results: Results) -> list[Path]:
-    """Before a result file is written anew: a copy, if it has results that the new one has not.
-
-    They may be the only trace of runs that are gone, or of an earlier recipe.
-    """
+    """Before a result file is written anew: a copy, if it has results that the new one has not."""
     try:
         old = load_results(file)[1]
     except DertsError:
         return []  # not there, or damaged
-    now = {(key, seed): one for key, seeds in results.items() for seed, one in seeds.items()}
-    before = {(key, seed): one for key, seeds in old.items() for seed, one in seeds.items()}
-    if all(run in now and now[run].correct == one.correct for run, one in before.items()):
+    empty: dict[int, CellResult] = {}
+    if all(
+        seed in (now := results.get(key, empty)) and now[seed].correct == one.correct
+        for key, seeds in old.items()
+        for seed, one in seeds.items()
+    ):
         return []
     numbers = (f"-{number}" if number else "" for number in itertools.count())
     names = (file.with_name(f"earlier-{file.stem}{number}.json") for number in numbers)
@@ -146,13 +148,13 @@ def load_results(path: Path) -> tuple[str, Results, list[str]]:
             if cell is not None:  # else of a recipe that has changed since
                 config = {**content["configs"][row["config"]], "seed": row["seed"]}
                 one = _result(row, config, content["makers"][row["maker"]])
-                results.setdefault((cell.setting, cell.fraction), {})[row["seed"]] = one
+                results.setdefault(cell.key, {})[row["seed"]] = one
         return name, results, [str(note) for note in content["notes"]]
     except FileNotFoundError:
         raise DertsError(
             f"no results at {path}: run derts reproduce first, or leave out --from"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except DAMAGED as error:
         raise DertsError(
             f"{path} is not a result file of derts reproduce, or is damaged "
             f"({type(error).__name__}: {error}): write it again"
@@ -160,99 +162,72 @@ def load_results(path: Path) -> tuple[str, Results, list[str]]:
 
 
 def _result(row: dict[str, Any], config: dict[str, Any], maker: dict[str, Any]) -> CellResult:
-    """A row of a file; a ValueError where it cannot be one."""
-    correct, questions = tuple(map(int, row["correct"])), int(row["questions"])
-    each, share = row["seconds_per_update"], row.get("random_share")
-    if not correct or not 0 <= min(correct) <= max(correct) <= questions:
+    """A row of a file; a ValueError or TypeError where it cannot be one."""
+    correct = tuple(map(int, row["correct"]))
+    values: dict[str, Any] = {name: kind(row.get(name)) for name, kind in NUMBERS.items()}
+    if not correct or not 0 <= min(correct) <= max(correct) <= values["questions"]:
         raise ValueError(f"the row of {row['cell']!r} has impossible values")
-    return CellResult(
-        int(row["seed"]),
-        int(row["updates"]),
-        correct,
-        questions,
-        None if each is None else float(each),
-        float(row["seconds_with_evaluation"]),
-        dict(maker["machine"]),
-        config,
-        dict(maker["code"]),
-        int(row["weights_of_update"]),
-        None if share is None else float(share),
-    )
+    machine, code = dict(maker["machine"]), dict(maker["code"])
+    return CellResult(**values, correct=correct, machine=machine, config=config, code=code)
 
 
-class KnownResults:
+def known_results(folder: Path) -> Known:
     """What result files hold of runs whose folders are gone, such as those of a lent machine.
 
     Results are known by their config, so that only those of today's recipes count.
     """
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self.results: dict[tuple[str, int], CellResult] = {}
-        self.seeds: set[int] = set()
-        if folder is None:
-            return
-        files = sorted(folder.glob("reproduce-*.json"))
-        files = [file for file in files if not file.stem.endswith("-curves")]
-        if not files:
-            raise DertsError(
-                f"no results at {folder}: --known takes a folder of reproduce-*.json files, such "
-                "as OUT/report of an earlier derts reproduce"
-            )
-        for file in files:
-            for by_seed in load_results(file)[1].values():
-                for one in by_seed.values():
-                    self._keep(one)
-
-    def _keep(self, one: CellResult) -> None:
+    files = sorted(folder.glob("reproduce-*.json"))
+    files = [file for file in files if not file.stem.endswith("-curves")]
+    if not files:
+        raise DertsError(
+            f"no results at {folder}: --known takes a folder of reproduce-*.json files, such "
+            "as OUT/report of an earlier derts reproduce"
+        )
+    known = {}
+    for one in (one for file in files for seeds in load_results(file)[1].values()
+                for one in seeds.values()):  # fmt: skip
         try:
             config = with_values(TrainConfig(), one.config, "a result file")
-            key = run_key(config, str(one.config.get("data")))
+            known[run_key(config, str(one.config.get("data"))), one.updates] = one
         except DertsError:
-            return  # of a version whose settings are no longer known
-        self.seeds.add(one.seed)
-        self.results[key, one.updates] = one
-
-    def of(self, cell: Cell, run: GridRun) -> CellResult | None:
-        """What is known of a run for a cell; no times, which are those of another machine."""
-        if cell.metric != "accuracy":
-            return None
-        return self.results.get(
-            (run_key(run.config, run.dataset), point(run.config, cell.fraction))
-        )
+            continue  # of a version whose settings are no longer known
+    return known
 
 
-def collect(found: Sequence[Cell], runs: Runs, known: KnownResults) -> Results:
+def known_of(known: Known, cell: Cell, run: GridRun) -> CellResult | None:
+    """What is known of a run for a cell; no times, which are those of another machine."""
+    key = run_key(run.config, run.dataset), point(run.config, cell.fraction)
+    return known.get(key) if cell.metric == "accuracy" else None
+
+
+def collect(found: Sequence[Cell], runs: Runs, known: Known) -> Results:
     """What run folders hold of some cells and, where they hold nothing, what is known."""
     results: Results = {}
     for cell in found:
         for (setting, seed), run in runs.items():
             if setting == cell.setting:
                 file = run.result_at(cell.fraction)
-                one = _read(file, run) if file.is_file() else known.of(cell, run)
+                one = _read(file, run) if file.is_file() else known_of(known, cell, run)
                 if one is not None:
-                    results.setdefault((setting, cell.fraction), {})[seed] = one
+                    results.setdefault(cell.key, {})[seed] = one
     return results
 
 
 def _read(file: Path, run: GridRun) -> CellResult:
     try:
         result = json.loads(file.read_text(encoding="utf-8"))
-        config = result["config"]
+        config = {**result["config"], "data": run.dataset}
         questions = config["tasks"]["way"] * config["evaluation"]["query"]
-        return CellResult(
-            result["seed"],
-            result["updates"],
-            tuple(round(value * questions / 100) for value in result["accuracies"]),
-            questions,
-            result["seconds_per_update"],
-            sum(result["seconds"].values()) / result["updates"],
-            result["machine"],
-            {**config, "data": run.dataset},
-            result["code"],
-            result.get("weights_of_update", result["updates"]),
-            result.get("random_share"),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        row = {
+            "weights_of_update": result["updates"],
+            **result,
+            "cell": str(run),
+            "correct": [round(value * questions / 100) for value in result["accuracies"]],
+            "questions": questions,
+            "seconds_with_evaluation": sum(result["seconds"].values()) / result["updates"],
+        }
+        return _result(row, config, result)
+    except DAMAGED as error:
         raise DertsError(
             f"{file} is damaged ({type(error).__name__}: {error}): remove {run.folder}, run again"
         ) from None

@@ -3,62 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from derts.errors import DertsError
 from derts.files import write_atomically
 from derts.paper.cells import Cell, cells, keep_only, with_references
 from derts.paper.collect import (
-    KnownResults,
+    Known,
     Results,
     collect,
     keep_what_is_lost,
+    known_of,
+    known_results,
     result_file,
     save_results,
 )
 from derts.paper.figures import DRAWN, draw_figures
 from derts.paper.recipes import Scale
-from derts.paper.rendering import as_html, markdown, print_report
-from derts.paper.report import make_report, read_report
-from derts.paper.runs import GridRun, PlannedCell, Runs, Speeds, make_runs, plan, seeds_in, to_run
+from derts.paper.report import as_html, make_report, markdown, print_report, read_report
+from derts.paper.runs import (
+    GridRun,
+    Runs,
+    duration,
+    estimated_seconds,
+    make_runs,
+    point,
+    seconds_per_update,
+    seeds_in,
+    to_run,
+)
+from derts.report.tables import table_text
 
 
-@dataclass(frozen=True, eq=False)
 class Experiment:
-    """Cells that are asked for, and the runs that they need.
+    """Cells that are asked for, and the runs that they need; nothing is run or written yet.
 
     Reports are of whole tables, with all of their runs that are there already.
 
     >>> from pathlib import Path
-    >>> asked = Experiment.make(["table3", "table8"], ["learner=anil", "shot=1"], range(3),
-    ...                         Scale({}), Path("runs"))
+    >>> asked = Experiment(["table3", "table8"], ["learner=anil", "shot=1"], range(3),
+    ...                    Scale({}), Path("runs"))
     >>> len(asked.cells), len(asked.runs)
     (10, 30)
     """
 
-    names: tuple[str, ...]
-    cells: tuple[Cell, ...]
-    runs: Runs
-    seeds: tuple[int, ...]
-    scale: Scale
-    out: Path
-    known: KnownResults = field(default_factory=KnownResults)
-
-    @staticmethod
-    def make(
+    def __init__(
+        self,
         names: Sequence[str],
         only: Sequence[str],
         seeds: Sequence[int],
         scale: Scale,
         out: Path,
         known: Path | None = None,
-    ) -> Experiment:
-        """Expand recipes; nothing is run or written."""
-        found = keep_only([cell for name in names for cell in cells(name)], only)
-        kept = tuple(name for name in names if any(cell.table == name for cell in found))
-        runs = make_runs(found, seeds, scale, out)
-        return Experiment(kept, found, runs, tuple(seeds), scale, out, KnownResults(known))
+    ) -> None:
+        self.seeds, self.scale, self.out = seeds, scale, out
+        self.cells = keep_only([cell for name in names for cell in cells(name)], only)
+        self.names = [name for name in names if any(cell.table == name for cell in self.cells)]
+        self.runs = make_runs(self.cells, seeds, scale, out)
+        self.known: Known = {} if known is None else known_results(known)
+
+    def runs_of(self, cell: Cell) -> list[GridRun]:
+        """The runs that a cell is the mean of."""
+        return [run for (setting, _), run in self.runs.items() if setting == cell.setting]
+
+    def is_known(self, cell: Cell, run: GridRun) -> bool:
+        """Whether a result file tells what a cell needs of a run: never pictures."""
+        return cell.table not in DRAWN and known_of(self.known, cell, run) is not None
+
+    def lacking(self, cell: Cell) -> list[GridRun]:
+        """The runs of a cell of which no result is there."""
+        return [
+            run
+            for run in self.runs_of(cell)
+            if not run.result_at(cell.fraction).exists() and not self.is_known(cell, run)
+        ]
 
     def to_run(self) -> list[GridRun]:
         """The runs that are not finished and whose data is given."""
@@ -70,43 +88,52 @@ class Experiment:
                 f"no data for these cells: add {words} (stores that derts data prepare wrote), or "
                 "--dataset glyphs for a small run on built-in data"
             )
-        lacking = {
-            run.folder
-            for cell, run in self.wanted()
-            if not run.result_at(cell.fraction).exists() and not self.is_known(cell, run)
-        }
+        lacking = {run.folder for cell in self.cells for run in self.lacking(cell)}
         return [run for run in to_run(have) if run.folder in lacking]
-
-    def wanted(self) -> list[tuple[Cell, GridRun]]:
-        """Every cell with each of the runs that it is the mean of."""
-        return [
-            (cell, run)
-            for cell in self.cells
-            for (setting, _), run in self.runs.items()
-            if setting == cell.setting
-        ]
-
-    def is_known(self, cell: Cell, run: GridRun) -> bool:
-        """Whether a result file tells what a cell needs of a run: never pictures."""
-        return cell.table not in DRAWN and self.known.of(cell, run) is not None
 
     def told_of_known(self) -> str:
         """How much of what is asked for result files tell."""
-        wanted = self.wanted()
-        found = sum(self.is_known(cell, run) for cell, run in wanted)
-        text = f"--known has {found} of {len(wanted)} results"
-        if found:
+        wanted = [self.is_known(cell, run) for cell in self.cells for run in self.runs_of(cell)]
+        text = f"--known has {sum(wanted)} of {len(wanted)} results"
+        if any(wanted):
             return text
         return f"{text}: its own may be of another --preset, --updates-scale, --dataset or recipe"
 
-    def plan(self, device: str) -> list[PlannedCell]:
-        """Every cell with its state and estimated time on a device."""
+    def plan(self, devices: Sequence[str]) -> str:
+        """Every cell with its state and estimated time, as text.
+
+        A run's time is counted once: in the first cell that needs it.
+        """
         import torch
 
-        kind, _, _ = device.partition(":")
-        accelerator = torch.cuda.get_device_name(device) if kind == "cuda" else "none"
-        speeds = Speeds(self.out, kind, accelerator)
-        return plan(self.cells, self.runs, speeds, self.scale.data, self.is_known)
+        cuda = devices[0].startswith("cuda")
+        accelerator = torch.cuda.get_device_name(devices[0]) if cuda else "none"
+        measured = seconds_per_update(self.out, accelerator)
+        rows: list[tuple[str, ...]] = [("cell", "updates", "estimated time", "state")]
+        counted: dict[Path, int] = {}
+        total, finished, assumed = 0.0, 0, ""
+        for cell in self.cells:
+            mine, lacking = self.runs_of(cell), self.lacking(cell)
+            updates, work, word = point(mine[0].config, cell.fraction), 0.0, ""
+            for run in lacking:
+                seconds, word = estimated_seconds(run, measured, devices[0])
+                work += seconds * max(0, updates - counted.get(run.folder, 0))
+                counted[run.folder] = max(updates, counted.get(run.folder, 0))
+            state = f"{len(lacking)} of {len(mine)} seeds to run" if lacking else "finished"
+            state += ", in a run counted above" if lacking and not work else ""
+            if lacking and cell.setting.dataset not in self.scale.data:
+                state += f"; needs --dataset {cell.setting.dataset.partition('-')[0]}=PATH"
+            time = f"{duration(work)}{word}" if work else ""
+            name = f"{cell.table:<10}  {cell.setting}, at {100 * cell.fraction:g}%"
+            rows.append((name, str(updates), time, state))
+            total, finished, assumed = total + work, finished + (not lacking), assumed or word
+        where = f"{len(devices)} × {devices[0]}" if len(set(devices)) == 1 else ", ".join(devices)
+        if assumed:
+            where += "; (assumed) times are not measured: recipes/common.toml states them"
+        return (
+            f"{table_text(rows)}\n\n{len(self.cells)} cells, {finished} finished; "
+            f"about {duration(total / len(devices))} left on {where}"
+        )
 
     def measured(self) -> tuple[Runs, Results]:
         """The runs of the named tables and of random sampling beside them, and what they hold.
@@ -114,7 +141,8 @@ class Experiment:
         With every seed that is there, asked for or not.
         """
         whole = with_references([cell for name in self.names for cell in cells(name)])
-        seeds = sorted({*self.seeds, *seeds_in(self.out), *self.known.seeds})
+        known = {one.seed for one in self.known.values()}
+        seeds = sorted({*self.seeds, *seeds_in(self.out), *known})
         runs = make_runs(whole, seeds, self.scale, self.out)
         return runs, collect(whole, runs, self.known)
 
@@ -134,9 +162,8 @@ class Experiment:
             asked = [cell for cell in self.cells if cell.table == name]
             file = whole = result_file(folder, name, self.scale)
             if source is None:
-                written += keep_what_is_lost(file, held)
+                written += [*keep_what_is_lost(file, held), file]
                 save_results(file, name, with_references(cells(name)), held, self.scale.notes())
-                written.append(file)
             else:
                 whole = result_file(source, name, self.scale)
                 if not whole.is_file():
@@ -156,11 +183,8 @@ class Experiment:
         if any(file.is_file() for file in files):
             return
         there = [file.name for file in source.glob("reproduce-*.json") if "curves" not in file.name]
-        hint = (
-            f"there are {', '.join(sorted(there))} (-x0.5: add --updates-scale 0.5; -augment: add "
-            "--preset augment)"
-            if there
-            else "name the folder that such files lie in, or leave out --from"
+        raise DertsError(
+            f"no results at {source}: it has no {', '.join(file.name for file in files)}; "
+            f"there are {', '.join(sorted(there)) or 'none'} (-x0.5: add --updates-scale 0.5; "
+            "-augment: add --preset augment)"
         )
-        wanted = ", ".join(file.name for file in files)
-        raise DertsError(f"no results at {source}: it has no {wanted}; {hint}")

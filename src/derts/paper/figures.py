@@ -6,7 +6,6 @@ The case study shows images of the data set and is written into the run folders,
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,10 +19,10 @@ from derts.errors import DertsError
 from derts.files import write_atomically
 from derts.paper.cells import cells, class_words
 from derts.paper.runs import GridRun, Runs
-from derts.report.figures import save_figure
+from derts.report.figures import draw_band, new_figure, save_figure
+from derts.report.pictures import draw_sheet, to_picture
 from derts.selection.rounds import PoolStrategy
 from derts.statistics import over_seeds
-from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
 from derts.training.run import open_trainer
 from derts.training.run_folder import Run
@@ -35,9 +34,19 @@ COLORS = {
     "paper": "#2b6cb0", "derts": "#2f855a",
 }  # fmt: skip
 SHOWN = 3  # tasks of each kind
-SIDE = 2  # a class is shown as SIDE × SIDE of its support images
-PICTURE = "case-study.png"
 FRESH = 10**6  # a round that no run comes to
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run: accuracy on validation classes at some updates, and the mean loss up to each."""
+
+    panel: str
+    strategy: str
+    seed: int
+    updates: tuple[int, ...]
+    accuracy: tuple[float, ...]
+    loss: tuple[float, ...]
 
 
 def draw_figures(name: str, runs: Runs, file: Path, source: Path | None) -> list[Path]:
@@ -70,18 +79,6 @@ def curves_file(file: Path) -> Path:
     return file.with_name(f"{file.stem}-curves.json")
 
 
-@dataclass(frozen=True)
-class Curve:
-    """One run: accuracy on validation classes at some updates, and the mean loss up to each."""
-
-    panel: str
-    strategy: str
-    seed: int
-    updates: tuple[int, ...]
-    accuracy: tuple[float, ...]
-    loss: tuple[float, ...]
-
-
 def collect_curves(runs: Runs) -> list[Curve]:
     """What the runs of figure2 have logged so far."""
     wanted = {cell.setting for cell in cells("figure2")}
@@ -89,22 +86,25 @@ def collect_curves(runs: Runs) -> list[Curve]:
     for (setting, seed), run in runs.items():
         if setting in wanted and (run.folder / "events.jsonl").is_file():
             panel = f"{setting.learner}, {100 * setting.noise:.0f}% noise"
-            found.append(_curve(panel, setting.strategy, seed, Run.open(run.folder)))
-    return [curve for curve in found if curve.updates]
+            points = _logged(Run.open(run.folder))
+            if points:
+                columns = zip(*points, strict=True)
+                found.append(Curve(panel, setting.strategy, seed, *columns))
+    return found
 
 
-def _curve(panel: str, strategy: str, seed: int, run: Run) -> Curve:
-    points: list[tuple[int, float, float]] = []
+def _logged(run: Run) -> list[tuple[Any, ...]]:
+    """(update, accuracy, mean loss since the one before) of each validation."""
+    points: list[tuple[Any, ...]] = []
     losses: list[float] = []
     for event in run.events():
         if event["event"] == "update":
             losses += [event["loss"]] if "loss" in event else []  # none: all updates were skipped
         elif event["event"] == "validation" and losses:
-            mean = sum(losses) / len(losses)
-            points.append((event["update"], round(event["accuracy"], 4), round(mean, 6)))
+            loss = sum(losses) / len(losses)
+            points.append((event["update"], round(event["accuracy"], 4), round(loss, 6)))
             losses = []
-    updates, accuracy, loss = zip(*points, strict=True) if points else ((), (), ())
-    return Curve(panel, strategy, seed, updates, accuracy, loss)
+    return points
 
 
 def save_curves(found: Sequence[Curve], path: Path) -> None:
@@ -120,8 +120,6 @@ def load_curves(path: Path) -> list[Curve]:
         for row in json.loads(path.read_text(encoding="utf-8")):
             columns = (tuple(row[key]) for key in ("updates", "accuracy", "loss"))
             found.append(Curve(row["panel"], row["strategy"], row["seed"], *columns))
-        if any(curve.strategy not in COLORS for curve in found):
-            raise ValueError("an unknown strategy")
         return found
     except FileNotFoundError:
         raise DertsError(f"no curves at {path}: write them with derts reproduce figure2") from None
@@ -132,42 +130,32 @@ def load_curves(path: Path) -> list[Curve]:
 def draw_curves(found: Sequence[Curve], path: Path) -> None:
     """Two panels, accuracy and loss, for each group of runs that differ only in strategy."""
     groups = list(dict.fromkeys(curve.panel for curve in found))
-    figure = _figure(10, 3.6 * len(groups))
+    figure = new_figure((10, 3.6 * len(groups)))
     panels = figure.subplots(len(groups), 2, squeeze=False)
     for title, (left, right) in zip(groups, panels, strict=True):
-        for strategy, color in COLORS.items():
+        for strategy in COLORS:
             mine = [one for one in found if one.panel == title and one.strategy == strategy]
             if mine:
-                _draw_line(left, mine, "accuracy", color)
-                _draw_line(right, mine, "loss", color)
+                _draw_line(left, mine, "accuracy")
+                _draw_line(right, mine, "loss")
         left.set(title=title, xlabel="updates", ylabel="accuracy on validation classes, %")
         right.set(title=title, xlabel="updates", ylabel="training loss (labels as trained on)")
         left.legend(frameon=False, fontsize=8)
     save_figure(figure, path, dpi=150)
 
 
-def _figure(width: float, height: float) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _draw_line(axes: Any, runs: Sequence[Curve], key: str, color: str) -> None:
+def _draw_line(axes: Any, runs: Sequence[Curve], key: str) -> None:
     """Mean over seeds with its 95% interval, at the updates that all runs have reached."""
     by_update = [dict(zip(run.updates, getattr(run, key), strict=True)) for run in runs]
     updates = [at for at in runs[0].updates if all(at in values for values in by_update)]
-    means = [over_seeds([values[at] for values in by_update]) for at in updates]
-    axes.plot(
-        updates, [estimate.mean for estimate in means], color=color, linewidth=1.4,
-        label=runs[0].strategy, marker="o" if len(updates) == 1 else None,
-    )  # fmt: skip
+    points = [over_seeds([values[at] for values in by_update]) for at in updates]
+    means = [point.mean for point in points]
+    band = None
     if len(runs) > 1:
-        low = [estimate.mean - estimate.interval for estimate in means]
-        high = [estimate.mean + estimate.interval for estimate in means]
-        axes.fill_between(updates, low, high, color=color, alpha=0.15, linewidth=0)
+        low = [point.mean - point.interval for point in points]
+        band = low, [point.mean + point.interval for point in points]
+    strategy = runs[0].strategy
+    draw_band(axes, updates, means, band, strategy, COLORS[strategy])
 
 
 def draw_case_studies(runs: Runs) -> list[Path]:
@@ -176,7 +164,7 @@ def draw_case_studies(runs: Runs) -> list[Path]:
     tables: dict[str, Mapping[str, ImageTable]] = {}
     drawn = []
     for (setting, _), run in runs.items():
-        picture, data = run.folder / PICTURE, run.config.data
+        picture, data = run.folder / "case-study.png", run.config.data
         if setting not in wanted or not (run.folder / "result.json").is_file():
             continue
         if not picture.exists() and (data == "glyphs" or Path(data).exists()):
@@ -188,7 +176,10 @@ def draw_case_studies(runs: Runs) -> list[Path]:
 
 
 def draw_case_study(run: GridRun, tables: Mapping[str, ImageTable], path: Path) -> None:
-    """Let the trained run choose from a fresh pool; draw tasks of both kinds, taken at random."""
+    """Let the trained run choose from a fresh pool; draw tasks of both kinds, taken at random.
+
+    A row is a task, two support images per class.
+    """
     trainer = open_trainer(run.folder, tables, last=True)
     strategy, seed = trainer.strategy, (run.config.seed, "case-study", 0)
     assert isinstance(strategy, PoolStrategy)
@@ -197,43 +188,15 @@ def draw_case_study(run: GridRun, tables: Mapping[str, ImageTable], path: Path) 
     assert choice.estimate is not None
     left = torch.ones(len(drawn.pool), dtype=torch.bool)
     left[choice.selected] = False
-    tasks, notes = [], []
+    pool, images, pictures, captions = drawn.pool, trainer.images, [], []
     for kind, which in (("selected", choice.kept), ("not selected", left.nonzero().squeeze(1))):
         order = torch.randperm(len(which), generator=generator((*seed, "shown")))
         for task in which[order[:SHOWN]].tolist():
-            accuracy = 100 * float(choice.estimate.accuracies[task])
-            weight = float(choice.weights[task])
-            tasks.append(task)
-            notes.append(f"{kind}\nweight {weight:.2f}\n{accuracy:.0f}% right")
-    _draw_tasks(trainer.images, drawn.pool[tasks], notes, path)
-
-
-def _draw_tasks(table: ImageTable, tasks: TaskPool, notes: list[str], path: Path) -> None:
-    """A row per task, a column per class, the class names above the pictures."""
-    figure = _figure(2 * tasks.way + 1.5, 2.2 * len(tasks))
-    panels = figure.subplots(len(tasks), tasks.way, squeeze=False)
-    for row, note in enumerate(notes):
-        for column in range(tasks.way):
-            axes: Any = panels[row, column]
-            mine = tasks.support[row][tasks.support_labels[row] == column][: SIDE * SIDE]
-            name = table.class_names[int(table.labels[mine[0]])]
-            name = class_words().get(name, name)
-            axes.imshow(_montage(table, mine), cmap="gray", vmin=0, vmax=255)
-            # a class may be called $x$; that is no formula
-            axes.set_title(name, fontsize=8, parse_math=False)
-            axes.set(xticks=[], yticks=[])
-        panels[row, 0].set_ylabel(note, rotation=0, ha="right", va="center", fontsize=8)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # class names in scripts that the font does not have
-        save_figure(figure, path, dpi=110)
-
-
-def _montage(table: ImageTable, indices: torch.Tensor) -> Any:
-    """Up to SIDE × SIDE images as one array [height, width(, 3)]; black where there are fewer."""
-    height, width, channels = table.image_shape
-    side = 1 if len(indices) == 1 else SIDE
-    tiles = torch.zeros(side * side, height, width, channels, dtype=torch.uint8)
-    tiles[: len(indices)] = table.gather(indices).cpu()
-    rows = tiles.reshape(side, side, height, width, channels).permute(0, 2, 1, 3, 4)
-    whole = rows.reshape(side * height, side * width, channels)
-    return (whole if channels == 3 else whole[..., 0]).numpy()
+            right = 100 * float(choice.estimate.accuracies[task])
+            note = f"{kind}\nweight {float(choice.weights[task]):.2f}\n{right:.0f}% right"
+            for label in range(pool.way):
+                mine = pool.support[task][pool.support_labels[task] == label][:2]
+                name = images.class_names[int(images.labels[mine[0]])]
+                pictures += [to_picture(pixels) for pixels in images.gather(mine)]
+                captions += [f"{class_words().get(name, name)}\n{note}"] * len(mine)
+    draw_sheet(pictures, captions, path, f"{run}: tasks of a fresh pool")

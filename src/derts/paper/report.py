@@ -1,13 +1,15 @@
-"""Ours beside the paper's: rows for settings, columns for strategies."""
+"""Ours beside the paper's: rows for settings, columns for strategies; as Markdown, HTML, text."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from derts.paper.cells import Cell, Setting, cells, read_recipe
 from derts.paper.collect import CellResult, Results, load_results
+from derts.report.tables import html_table, markdown_table, table_text
 from derts.statistics import over_seeds, paired_difference
 
 COLUMNS = {
@@ -20,6 +22,7 @@ COLUMNS = {
 }
 """Strategies as tables show them. The first four are in every table."""
 ALWAYS = 4
+HEAD = ("setting", "learner", "training", "by")
 NOT_RUN, SAME_AS_RANDOM = "not run", "= random"
 LEGEND = {
     "accuracy": (
@@ -42,6 +45,14 @@ BEST_WEIGHTS = (
     "Every run is evaluated with those of its weights that were best on validation classes, "
     "evaluated several times after the warm-up."
 )
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 90rem; padding: 0 1rem;
+  color: #1a202c; background: #fff }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
+th, td { padding: .25rem .6rem; border-bottom: 1px solid #e2e8f0; text-align: right }
+th:nth-child(-n+4), td:nth-child(-n+4) { text-align: left }
+.win { background: #c6f6d5; color: #22543d } .missing { color: #718096; font-style: italic }
+"""
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,45 @@ class TableReport:
     heading: tuple[str, ...]
     rows: tuple[ReportRow, ...]
     notes: tuple[str, ...]
+
+    def marked(self) -> list[tuple[str, ...]]:
+        """Heading and rows; a green circle where ours is at least the paper's."""
+        rows = [
+            tuple(f"🟢 {text}" if at in row.wins else text for at, text in enumerate(row.texts))
+            for row in self.rows
+        ]
+        return [self.heading, *rows]
+
+
+def markdown(report: TableReport) -> str:
+    """The report as a section of Markdown."""
+    notes = "".join(f"{note}\n\n" for note in report.notes)
+    table = markdown_table(report.marked(), len(HEAD))
+    return f"## {report.name}: {report.title}\n\n{notes}{table}\n"
+
+
+def as_html(report: TableReport) -> str:
+    """The report as one page that needs no other file; everything in it is escaped."""
+
+    def kind(number: int, at: int) -> str:
+        row = report.rows[number]
+        if at in row.wins:
+            return " class='win'"
+        return " class='missing'" if row.texts[at] == NOT_RUN else ""
+
+    table = html_table([report.heading, *(row.texts for row in report.rows)], kind)
+    notes = "".join(f"<p>{html.escape(note)}</p>" for note in report.notes)
+    title = html.escape(f"{report.name}: {report.title}")
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{STYLE}</style></head>\n<body><h1>{title}</h1>{notes}\n{table}</body></html>\n"
+    )
+
+
+def print_report(report: TableReport) -> None:
+    """On standard output."""
+    print(f"{report.name}: {report.title}\n\n{table_text(report.marked(), len(HEAD))}\n")
+    print("\n".join(report.notes), end="\n\n")
 
 
 def read_report(path: Path, asked: Sequence[Cell] | None = None) -> TableReport:
@@ -99,8 +149,7 @@ def make_report(
     told = [LEGEND[recipe["metric"]], STRATEGY_NOTE, *_about(made), *notes]
     makers = sorted({one.measured_on for one in made})
     told += [f"Measured on: {'; '.join(makers)}."] if makers else []
-    names = (COLUMNS[strategy] for strategy in columns)
-    heading = ("setting", "learner", "training", "by", *names, "seeds", "updates")
+    heading = (*HEAD, *(COLUMNS[strategy] for strategy in columns), "seeds", "updates")
     return TableReport(name, recipe["title"], heading, tuple(rows), tuple(told))
 
 
@@ -108,7 +157,11 @@ def _about(made: Sequence[CellResult]) -> Iterable[str]:
     """What runs have in common that a reader must know."""
     if any(one.setting("evaluation", "weights") == "best" for one in made):
         yield BEST_WEIGHTS
-    for flips, pixels in sorted({one.augmented for one in made}):
+    augmented = {
+        (one.setting("augment", "horizontal_flip", False), one.setting("augment", "translation", 0))
+        for one in made
+    }
+    for flips, pixels in sorted(augmented):
         parts = ["random horizontal flips"] if flips else []
         parts += [f"random translations of up to {pixels} pixels"] if pixels else []
         if parts:
@@ -142,10 +195,6 @@ class _Group:
     def made(self) -> list[CellResult]:
         return [one for seeds in self.seeds.values() for one in seeds.values()]
 
-    @property
-    def updates(self) -> list[int]:
-        return sorted({one.updates for one in self.made})
-
     def rows(
         self, columns: Sequence[str], metric: str, mark: Callable[[CellResult], str]
     ) -> Iterable[ReportRow]:
@@ -161,36 +210,30 @@ class _Group:
             counts = {cell.updates for cell in self.theirs.values()}
             yield ReportRow((*head, "paper", *shown, "", " or ".join(map(str, sorted(counts)))))
         most = max(len(found) for found in values.values())
-        shown = [self._ours(name, values[name], most, digits, mark) for name in columns]
+        shown = []
+        for name in columns:
+            text = "" if name != "random" and name not in self.recipe else NOT_RUN
+            text = SAME_AS_RANDOM if name == "random-votes" and not self.setting.noise else text
+            if values[name]:
+                text = over_seeds(list(values[name].values())).shown("", digits)
+                fewer = len(values[name]) < most
+                text += f" ({len(values[name])} of {most} seeds)" if fewer else ""
+                text += "".join(sorted({mark(one) for one in self.seeds[name].values()}))
+            shown.append(text)
         wins = frozenset(
-            len(head) + 1 + number
+            len(HEAD) + number
             for number, name in enumerate(columns)
             if not glyphs and _wins(self.theirs.get(name), values[name])
         )
         wanted = round(self.at * self.setting.updates)
-        count = " or ".join(map(str, self.updates)) or str(wanted)
-        if not self.theirs and self.updates not in ([], [wanted]):
+        updates = sorted({one.updates for one in self.made})
+        count = " or ".join(map(str, updates or [wanted]))
+        if not self.theirs and updates not in ([], [wanted]):
             count += f" (recipe {wanted})"
         yield ReportRow((*head, "ours", *shown, str(most or ""), count), wins)
         gains = [self._gain(name, values[name], values["random"], digits) for name in columns]
         if any(gains):
             yield ReportRow((*head, "ours − random", *gains, "", ""))
-
-    def _ours(
-        self,
-        name: str,
-        values: Mapping[int, float],
-        most: int,
-        digits: int,
-        mark: Callable[[CellResult], str],
-    ) -> str:
-        if values:
-            marks = "".join(sorted({mark(one) for one in self.seeds[name].values()}))
-            fewer = f" ({len(values)} of {most} seeds)" if len(values) < most else ""
-            return f"{over_seeds(list(values.values())).shown('', digits)}{fewer}{marks}"
-        if name == "random-votes" and not self.setting.noise:
-            return SAME_AS_RANDOM
-        return NOT_RUN if name == "random" or name in self.recipe else ""
 
     def _gain(
         self, name: str, values: Mapping[int, float], random: Mapping[int, float], digits: int
@@ -198,7 +241,11 @@ class _Group:
         both = sorted(values.keys() & random.keys())
         if name == "random" or not both:
             return ""
-        if all(_only_warm_up(one) for one in self.seeds[name].values()):
+        # whether training had not come to the strategy yet: random tasks up to here
+        if all(
+            0 < one.weights_of_update <= int(one.setting("strategy", "warmup", 0))
+            for one in self.seeds[name].values()
+        ):
             return "warm-up only"
         pair = paired_difference([values[seed] for seed in both], [random[seed] for seed in both])
         return pair.shown("+", digits)
@@ -223,11 +270,6 @@ def _group(name: str, setting: Setting, at: float, results: Results) -> _Group:
 def _values(seeds: Mapping[int, CellResult], metric: str) -> dict[int, float]:
     found = {seed: one.value(metric) for seed, one in seeds.items()}
     return {seed: value for seed, value in found.items() if value is not None}
-
-
-def _only_warm_up(one: CellResult) -> bool:
-    """Whether training had not come to the strategy yet: random tasks up to here."""
-    return 0 < one.weights_of_update <= int(one.setting("strategy", "warmup", 0))
 
 
 def _theirs(cell: Cell | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from derts.config import TrainConfig
 from derts.config_file import as_values
 from derts.paper.cells import Cell, Setting, read_recipe
 from derts.paper.recipes import Scale, make_config, run_key, warmup_key
+from derts.training.run_folder import point_file
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,6 @@ Runs = Mapping[tuple[Setting, int], GridRun]
 def point(config: TrainConfig, fraction: float) -> int:
     """The update at which a share of the training is done, at least 1."""
     return max(1, round(fraction * config.updates))
-
-
-def point_file(folder: Path, update: int) -> Path:
-    """Where a run keeps what was measured at an update."""
-    return folder / f"result-{update:07d}.json"
 
 
 def make_runs(found: Sequence[Cell], seeds: Sequence[int], scale: Scale, out: Path) -> Runs:
@@ -115,108 +111,39 @@ def to_run(runs: Runs) -> list[GridRun]:
     return [run for run in by_folder.values() if not point_file(run.folder, run.until).exists()]
 
 
-@dataclass(frozen=True)
-class PlannedCell:
-    """A cell with its state and the seconds that its seeds still need."""
-
-    cell: Cell
-    updates: int
-    state: str
-    seconds: float
-    measured: bool
-
-
-class Speeds:
-    """Seconds per update, evaluations included: those of runs in a folder that were made on the
-    same accelerator, else assumed."""
-
-    def __init__(self, out: Path, kind: str, accelerator: str) -> None:
-        self.kind = "cuda" if kind == "cuda" else "cpu"
-        self.measured: dict[tuple[Any, ...], list[float]] = {}
-        for file in out.glob("*/*/result-*.json"):
-            try:
-                result = json.loads(file.read_text(encoding="utf-8"))
+def seconds_per_update(out: Path, accelerator: str) -> dict[Hashable, float]:
+    """Evaluations included, of the runs in a folder that were made on an accelerator, by kind."""
+    found: dict[Hashable, list[float]] = {}
+    for file in out.glob("*/*/result-*.json"):
+        try:
+            result = json.loads(file.read_text(encoding="utf-8"))
+            if result["machine"].get("accelerator", "none") == accelerator:
+                kind = _kind(result["config"], file.parent.parent.name)
                 seconds = sum(result["seconds"].values()) / result["updates"]
-                key = _like(result["config"], file.parent.parent.name)
-                there = result["machine"].get("accelerator", "none")
-            except (ValueError, KeyError, TypeError, AttributeError):
-                continue  # damaged: it will be reported when it is needed
-            if there == accelerator:
-                self.measured.setdefault(key, []).append(seconds)
-
-    def of(self, run: GridRun) -> tuple[float, bool]:
-        """Seconds per update, and whether they were measured."""
-        found = self.measured.get(_like(as_values(run.config), run.dataset))
-        if found:
-            return sum(found) / len(found), True
-        assumed = read_recipe("common")["assumed_seconds"]
-        kind = "glyphs" if run.dataset == "glyphs" else self.kind
-        base = assumed[kind][run.setting.backbone]
-        return base * assumed["strategy_factor"][run.setting.strategy], False
+                found.setdefault(kind, []).append(seconds)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue  # damaged: it will be reported when it is needed
+    return {kind: sum(values) / len(values) for kind, values in found.items()}
 
 
-def _like(config: Mapping[str, Any], dataset: str) -> tuple[Any, ...]:
+def estimated_seconds(
+    run: GridRun, measured: Mapping[Hashable, float], device: str
+) -> tuple[float, str]:
+    """Seconds per update of a run, and a word that says where they are not measured."""
+    found = measured.get(_kind(as_values(run.config), run.dataset))
+    if found is not None:
+        return found, ""
+    assumed = read_recipe("common")["assumed_seconds"]
+    kind = "glyphs" if run.dataset == "glyphs" else "cuda" if "cuda" in device else "cpu"
+    base = assumed[kind][run.setting.backbone]
+    return base * assumed["strategy_factor"][run.setting.strategy], " (assumed)"
+
+
+def _kind(config: Mapping[str, Any], dataset: str) -> Hashable:
     """Equal for runs that take about the same time per update."""
-    model, strategy = config["model"], config["strategy"]
-    return (
-        dataset == "glyphs", config["learner"]["name"], config["meta_batch"],
-        config["tasks"]["shot"], model["backbone"], model["width"], strategy["name"],
-        strategy["estimate"] if strategy["name"] == "derts" else None,
-        config["hardware"]["precision"],
-    )  # fmt: skip
-
-
-def plan(
-    found: Sequence[Cell],
-    runs: Runs,
-    speeds: Speeds,
-    data: Mapping[str, str],
-    is_known: Callable[[Cell, GridRun], bool] = lambda cell, run: False,
-) -> list[PlannedCell]:
-    """Every cell with what it still needs.
-
-    A run's time is counted once: in the first cell that needs it, from where the run will stand
-    then, so that the seconds add up.
-    """
-    reached: dict[Path, int] = {}
-    planned = []
-    for cell in found:
-        mine = [run for (setting, _), run in runs.items() if setting == cell.setting]
-        updates = point(mine[0].config, cell.fraction)
-        todo = [
-            r for r in mine if not r.result_at(cell.fraction).exists() and not is_known(cell, r)
-        ]
-        work, shared, measured = 0.0, 0, True
-        for run in todo:
-            seconds, measured = speeds.of(run)
-            before = reached.setdefault(run.folder, _stands_at(run.folder))
-            shared += before >= updates
-            work += seconds * max(0, updates - before)
-            reached[run.folder] = max(before, updates)
-        state = f"{len(todo)} of {len(mine)} seeds to run" if todo else "finished"
-        if todo and shared == len(todo):
-            state += ", in a run counted above"
-        if todo and cell.setting.dataset not in data:
-            state += f"; needs --dataset {cell.setting.dataset.partition('-')[0]}=PATH"
-        planned.append(PlannedCell(cell, updates, state, work, measured))
-    return planned
-
-
-def _stands_at(folder: Path) -> int:
-    """The update of a run's last checkpoint; 0 where there is none."""
-    saved = sorted((folder / "checkpoints").glob("update-*.ckpt"))
-    return int(saved[-1].stem.removeprefix("update-")) if saved else 0
-
-
-def plan_rows(planned: Sequence[PlannedCell]) -> list[tuple[str, ...]]:
-    """The plan as rows of text, a heading first."""
-    rows: list[tuple[str, ...]] = [("cell", "updates", "estimated time", "state")]
-    for item in planned:
-        time = duration(item.seconds) if item.seconds else ""
-        time += " (assumed)" if item.seconds and not item.measured else ""
-        name = f"{item.cell.table:<10}  {item.cell.setting}, at {100 * item.cell.fraction:g}%"
-        rows.append((name, str(item.updates), time, item.state))
-    return rows
+    names = [config[group]["name"] for group in ("learner", "strategy")]
+    shape = config["model"]["backbone"], config["tasks"]["shot"], config["hardware"]["precision"]
+    return dataset == "glyphs", *names, *shape
 
 
 def duration(seconds: float) -> str:

@@ -105,6 +105,21 @@ def any_letters() -> Iterator[None]:
         yield
 
 
+def draw_band(
+    axes: Any,
+    places: Sequence[float],
+    means: Sequence[float],
+    band: tuple[Sequence[float], Sequence[float]] | None,
+    label: str,
+    color: str,
+) -> None:
+    """A line, and a band from low to high around it where there is one."""
+    dot = "o" if len(places) == 1 else None  # one point makes no line
+    axes.plot(places, means, color=color, linewidth=1.6, marker=dot, label=label)
+    if band is not None:
+        axes.fill_between(places, *band, color=color, alpha=0.17, linewidth=0)
+
+
 def plain(text: str) -> str:
     """Text in which matplotlib sees no formula."""
     return text.replace("$", r"\$")
@@ -173,13 +188,8 @@ def _draw_curves(
         length = min(map(len, curves))
         points = np.array([curve[:length] for curve in curves])  # [runs, length, 2]
         places, values = points[..., 0].mean(0), points[..., 1]
-        color = colors[group.name]
-        dot = "o" if length == 1 else None  # one point makes no line
-        style = {"color": color, "linewidth": 1.8, "marker": dot}
-        axes.plot(places, values.mean(0), label=_label(group), **style)
-        if len(values) > 1:
-            low, high = values.min(0), values.max(0)
-            axes.fill_between(places, low, high, color=color, alpha=0.18, linewidth=0)
+        band = (values.min(0), values.max(0)) if len(values) > 1 else None
+        draw_band(axes, places, values.mean(0), band, _label(group), colors[group.name])
     axes.set_xlabel("updates" if against == "update" else "seconds of training")
     axes.set_ylabel("accuracy, %" if key == "accuracy" else key)
     axes.grid(alpha=0.2)

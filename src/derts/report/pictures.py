@@ -21,11 +21,7 @@ from derts.errors import DertsError
 from derts.report.figures import any_letters, new_figure, plain, save_figure, shorten
 from derts.selection.round_record import RoundRecord, pool_digest
 from derts.tasks import TaskPool
-from derts.training.drawing import (
-    draw_tasks,
-    training_images,
-    training_sampler,
-)
+from derts.training.drawing import draw_tasks, training_images, training_sampler
 
 TILE = 40  # pixels of a picture on the page
 COLUMNS = 50

@@ -11,14 +11,7 @@ import torch
 
 from derts.data.table import ImageTable
 from derts.report.figures import DROPPED, LEFT, SELECTED
-from derts.report.pictures import (
-    COLUMNS,
-    TILE,
-    Atlas,
-    TaskPicture,
-    task_pictures,
-    tasks_of_round,
-)
+from derts.report.pictures import COLUMNS, TILE, Atlas, TaskPicture, task_pictures, tasks_of_round
 from derts.report.read import RunGroup
 from derts.selection.round_record import RoundRecord
 from derts.tasks import TaskPool

@@ -1,0 +1,61 @@
+"""A heading and rows of text, as aligned columns, as Markdown and as HTML."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+
+Rows = Sequence[Sequence[str]]
+"""The first row is the heading."""
+
+
+def table_text(rows: Rows, left: int = 1) -> str:
+    """Aligned columns, the first `left` of them to the left.
+
+    >>> print(table_text([("name", "value"), ("a", "1.5")]))
+    name  value
+    ────  ─────
+    a       1.5
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join("─" * width for width in widths)]
+    for row in rows:
+        cells = [
+            f"{cell:{'<' if number < left else '>'}{width}}"
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join((lines[1], lines[0], *lines[2:]))
+
+
+def markdown_table(rows: Rows, left: int = 1) -> str:
+    """A table of Markdown.
+
+    >>> print(markdown_table([("name", "value"), ("a", "1.5")]))
+    | name | value |
+    | --- | ---: |
+    | a | 1.5 |
+    """
+    lines = [f"| {' | '.join(text.replace('|', '/') for text in row)} |" for row in rows]
+    rule = f"|{' --- |' * left}{' ---: |' * (len(rows[0]) - left)}"
+    return "\n".join((lines[0], rule, *lines[1:]))
+
+
+def html_table(
+    rows: Rows, attributes: Callable[[int, int], str] = lambda row, column: "", heading: str = "{}"
+) -> str:
+    """A table of HTML, every text escaped; `attributes` of the cell at (row, column) of the body.
+
+    >>> print(html_table([("name",), ("a",)]))
+    <table><thead><tr><th>name</th></tr></thead>
+    <tbody><tr><td>a</td></tr></tbody></table>
+    """
+    head = "".join(f"<th>{heading.format(html.escape(text))}</th>" for text in rows[0])
+    lines = []
+    for number, row in enumerate(rows[1:]):
+        cells = (
+            f"<td{attributes(number, at)}>{html.escape(text)}</td>" for at, text in enumerate(row)
+        )
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    body = "\n".join(lines)
+    return f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
