@@ -79,6 +79,18 @@ class Browser:
         """A real click."""
         self._call("POST", f"{self.session}/element/{self.find(selector)}/click", {})
 
+    def press(self, *keys: str) -> None:
+        """Press and release real keys, one after the other."""
+        strokes = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
+        body = {"actions": [{"type": "key", "id": "keyboard", "actions": strokes}]}
+        self._call("POST", self.session + "/actions", body)
+
+    def download_to(self, folder: Path) -> None:
+        """Let what a page saves lie in this folder."""
+        where = {"behavior": "allow", "downloadPath": str(folder)}
+        body = {"cmd": "Browser.setDownloadBehavior", "params": where}
+        self._call("POST", self.session + "/goog/cdp/execute", body)
+
     def hover(self, selector: str) -> None:
         """Move the mouse onto an element."""
         self.run(f"document.querySelector({selector!r}).scrollIntoView({{block: 'center'}})")
