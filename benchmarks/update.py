@@ -26,7 +26,7 @@ from timing import save_results, seconds
 from derts.config import ModelConfig, TrainConfig
 from derts.config_file import with_values
 from derts.data import ImageTable
-from derts.memory import keep_freed_memory
+from derts.hardware import keep_freed_memory
 from derts.models import build_backbone
 from derts.tasks import TaskPool
 from derts.training import Trainer

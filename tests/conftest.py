@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from derts.data import ImageTable, glyphs
-from derts.memory import keep_freed_memory
+from derts.hardware import keep_freed_memory
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from derts import __version__
 from derts.errors import DISK_FULL, DertsError
-from derts.memory import keep_freed_memory
+from derts.hardware import keep_freed_memory
 
 COMMANDS = {
     "demo": ("derts.commands.demo:demo", "random against derts on built-in, mislabelled tasks"),
@@ -30,9 +30,20 @@ COMMANDS = {
     "diagnose": ("derts.commands.diagnose:diagnose", "how well estimates stand for a pool"),
     "select": ("derts.commands.select:select", "select rows of any matrix, no tasks needed"),
     "reproduce": ("derts.commands.reproduce:reproduce", "the paper's tables, ours beside theirs"),
-    "evaluate": ("derts.commands.evaluate:evaluate", "evaluate a trained run again"),
+    "evaluate": ("derts.commands.runs:evaluate", "evaluate a trained run again"),
     "completion": ("derts.commands.completion:completion", "what your shell needs to complete"),
 }
+
+OVERVIEW = """derts {version}: choose the tasks that are worth training on
+
+Commands (each has --help):
+{rows}
+
+Start with:
+  derts train --preset demo                     a few-shot learner on built-in glyphs
+  derts data prepare my-photos my-store         your own images, a folder per class
+  derts train --data my-store --out runs/first  train on them
+  derts report runs/first                       what it reached and chose, as a page"""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -78,10 +89,10 @@ def _dispatch(given: list[str]) -> int:
             getattr(importlib.import_module(module), function)(given[words:])
             return 0
     group = [name for name in COMMANDS if name.startswith(f"{given[0]} ")]
+    if group and given[1:2] in ([], ["-h"], ["--help"]):
+        print(overview(group))
+        return 0
     if group:
-        if len(given) == 1 or given[1] in ("-h", "--help"):
-            print(overview(group))
-            return 0
         raise DertsError(f"no command {' '.join(given[:2])!r}: choose from {', '.join(group)}")
     near = difflib.get_close_matches(given[0], {name.split()[0] for name in COMMANDS}, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "derts --help lists them"
@@ -90,23 +101,8 @@ def _dispatch(given: list[str]) -> int:
 
 def overview(names: Sequence[str] | None = None) -> str:
     """What `derts --help` prints."""
-    rows = [f"  derts {name:<14} {COMMANDS[name][1]}" for name in names or COMMANDS]
-    if names:
-        return "\n".join(("Commands:", *rows))
-    return "\n".join(
-        (
-            f"derts {__version__}: choose the tasks that are worth training on",
-            "",
-            "Commands (each has --help):",
-            *rows,
-            "",
-            "Start with:",
-            "  derts train --preset demo                     a few-shot learner on built-in glyphs",
-            "  derts data prepare my-photos my-store         your own images, a folder per class",
-            "  derts train --data my-store --out runs/first  train on them",
-            "  derts report runs/first                       what it reached and chose, as a page",
-        )
-    )
+    rows = "\n".join(f"  derts {name:<14} {COMMANDS[name][1]}" for name in names or COMMANDS)
+    return f"Commands:\n{rows}" if names else OVERVIEW.format(version=__version__, rows=rows)
 
 
 def _fail(message: str) -> int:

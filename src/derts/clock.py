@@ -19,8 +19,7 @@ TRAINING_PHASES = ("tasks", "update", *SELECTION_PHASES)
 class Clock:
     """Adds up the seconds of each phase; time in a phase within a phase counts for the inner one.
 
-    On a GPU, work runs behind the program's back; `settle` waits for it and counts the wait
-    towards the phase named, so call it before reading the seconds.
+    On a GPU, work runs behind the program's back: call `settle` before reading the seconds.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -56,11 +55,7 @@ def training_seconds(seconds: Mapping[str, float]) -> float:
 
 
 def share_of_selection(seconds: Mapping[str, float]) -> float:
-    """Share of the training time that went into choosing tasks.
-
-    >>> share_of_selection({"update": 3.0, "selecting": 1.0, "evaluation": 9.0})
-    0.25
-    """
+    """Share of the training time that went into choosing tasks."""
     chosen = sum(seconds.get(name, 0.0) for name in SELECTION_PHASES)
     return chosen / max(training_seconds(seconds), 1e-9)
 
@@ -83,15 +78,13 @@ def seconds_per_update(events: Iterable[Mapping[str, Any]], warmup: int) -> floa
         if event["event"] == "start":
             fresh = True
         elif event["event"] == "update":
-            kind = (begun >= warmup, not fresh)
             taken = training_seconds(event["seconds"])
-            stretches.append((kind, event["update"] - begun, taken))
+            stretches.append(((begun >= warmup, not fresh), event["update"] - begun, taken))
             begun, fresh = event["update"], False
-    if not stretches:
-        return None
-    best = max(kind for kind, _, _ in stretches)
+    best = max((kind for kind, _, _ in stretches), default=None)
     used = [(count, seconds) for kind, count, seconds in stretches if kind == best]
-    return round(sum(seconds for _, seconds in used) / sum(count for count, _ in used), 6)
+    updates = sum(count for count, _ in used)
+    return round(sum(seconds for _, seconds in used) / updates, 6) if used else None
 
 
 def selection_share(events: Iterable[Mapping[str, Any]], warmup: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,11 +37,8 @@ class Comparison:
 
     def accuracies(self, variant: str) -> dict[int, float]:
         """Accuracy by seed."""
-        return {
-            result["seed"]: result["accuracy"]
-            for result in self.results
-            if result["variant"] == variant
-        }
+        found = [result for result in self.results if result["variant"] == variant]
+        return {result["seed"]: result["accuracy"] for result in found}
 
     def difference(self, variant: str, baseline: str) -> Estimate:
         """Paired difference over the seeds that both have."""
@@ -54,44 +51,31 @@ class Comparison:
             )
         return paired_difference([ours[s] for s in seeds], [theirs[s] for s in seeds])
 
-    def mean(self, variant: str, key: Callable[[Result], float | None]) -> float | None:
-        """Mean of a number over a variant's runs; None where no run has it."""
-        values = [key(result) for result in self.results if result["variant"] == variant]
-        known = [value for value in values if value is not None]
-        return sum(known) / len(known) if known else None
-
     def table(self, baseline: str | None = None) -> list[tuple[str, ...]]:
         """Rows of text, the first a heading."""
         baseline = baseline or self.variants[0]
-        heading = (
-            "strategy", "accuracy", f"against {baseline}",
-            "wrong labels kept", "ms/update", "selection",
-        )  # fmt: skip
-        rows: list[tuple[str, ...]] = [heading]
+        theirs = self.accuracies(baseline)
+        columns = ("accuracy", f"against {baseline}", "wrong labels kept", "ms/update", "selection")
+        rows: list[tuple[str, ...]] = [("strategy", *columns)]
         for name in self.variants:
-            kept = self.mean(name, lambda result: result["noise"]["kept"])
-            milliseconds = self.mean(name, lambda result: result["ms_per_update"])
-            share = self.mean(name, lambda result: result["selection_share"])
-            ours, theirs = self.accuracies(name), self.accuracies(baseline)
-            difference = f"no seed in common: {_seeds(ours)} against {_seeds(theirs)}"
-            if ours.keys() & theirs.keys():
-                difference = "" if name == baseline else self.difference(name, baseline).shown("+")
-            rows.append(
-                (
-                    name,
-                    str(over_seeds(list(ours.values()))),
-                    difference,
-                    "" if kept is None else f"{100 * kept:.1f}%",
-                    f"{milliseconds:.0f}",
-                    f"{100 * (share or 0.0):.1f}%",
-                )
-            )
+            results = [result for result in self.results if result["variant"] == name]
+            kept = _mean(result["noise"]["kept"] for result in results)
+            milliseconds = _mean(result["ms_per_update"] for result in results)
+            share = _mean(result["selection_share"] for result in results)
+            ours, difference = self.accuracies(name), ""
+            if not ours.keys() & theirs.keys():
+                difference = f"no seed in common: {_seeds(ours)} against {_seeds(theirs)}"
+            elif name != baseline:
+                difference = self.difference(name, baseline).shown("+")
+            wrong = "" if kept is None else f"{100 * kept:.1f}%"
+            times = f"{milliseconds:.0f}", f"{100 * (share or 0.0):.1f}%"
+            rows.append((name, str(over_seeds(list(ours.values()))), difference, wrong, *times))
         return rows
 
-    def save(self, path: Path | str, **about: Any) -> None:
+    def save(self, path: Path, **about: Any) -> None:
         """Write all results as one JSON file."""
         content = json.dumps({**about, "runs": self.results}) + "\n"
-        write_atomically(Path(path), content.encode())
+        write_atomically(path, content.encode())
 
     @staticmethod
     def load(path: Path | str) -> Comparison:
@@ -107,7 +91,6 @@ def compare(
     *,
     after_run: Callable[[Result, Trainer], None] = lambda result, trainer: None,
     advance: Advance = unheard,
-    comparison: Comparison | None = None,
     folder: Path | None = None,
 ) -> Comparison:
     """Train every variant (values on top of `base`) with every seed.
@@ -115,7 +98,7 @@ def compare(
     Variants that differ in nothing but the strategy continue from one shared warm-up. With a
     `folder`, each leaves a run folder NAME-seedN in it, over one that may be there.
     """
-    comparison = comparison or Comparison()
+    comparison = Comparison()
     with TemporaryDirectory() as shared:
         for seed, (name, values) in itertools.product(seeds, variants.items()):
             config = replace(with_values(base, values, f"variant {name}"), seed=seed).resolved()
@@ -125,7 +108,11 @@ def compare(
                 run = Run.create(folder / f"{name}-seed{seed}", config, overwrite=True)
             start = replace(config, strategy=StrategyConfig(warmup=config.strategy.warmup))
             warmup = Path(shared, hashlib.sha256(repr(start).encode()).hexdigest())
-            result = Driver(trainer, run, warmup=warmup).drive(_named(name, advance))
+
+            def named(count: int = 1, note: str | None = None, name: str = name) -> None:
+                advance(count, f"{name}: {note}" if note else None)
+
+            result = Driver(trainer, run, warmup=warmup).drive(named)
             assert result is not None  # nobody asked it to stop
             per_update = result["seconds_per_update"] or 0.0
             result |= {"variant": name, "ms_per_update": round(1000 * per_update, 3)}
@@ -134,9 +121,10 @@ def compare(
     return comparison
 
 
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
 def _seeds(found: Mapping[int, float]) -> str:
     return ", ".join(map(str, sorted(found))) or "none"
-
-
-def _named(name: str, advance: Advance) -> Advance:
-    return lambda count=1, note=None: advance(count, f"{name}: {note}" if note else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import tomllib
 import types
 import typing
@@ -19,15 +20,9 @@ Values = Mapping[str, Any]
 Config = TypeVar("Config")
 
 PAPER = {
-    "name": "derts",
-    "pool_images": 0,
-    "votes": False,
-    "drop": "none",
-    "balance": False,
-    "select": "greedy",
-    "estimate": "logit-theta",
-    "weights": "counts",
-}
+    "name": "derts", "pool_images": 0, "votes": False, "drop": "none", "balance": False,
+    "select": "greedy", "estimate": "logit-theta", "weights": "counts",
+}  # fmt: skip
 """The paper's method to the letter, but for the drop of its noisy setting."""
 
 PRESETS: dict[str, Values] = {
@@ -58,15 +53,13 @@ def with_values(config: Config, values: Values, where: str, path: str = "") -> C
     """
     kind: Any = type(config)
     hints = _annotations(kind)
-    known = {item.name for item in fields(config)}  # type: ignore[arg-type]
+    known = [item.name for item in fields(config)]  # type: ignore[arg-type]
     changes: dict[str, Any] = {}
     for key, value in values.items():
         name = key.replace("-", "_")
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            hint = (
-                f"did you mean {path}{near[0]}?" if near else f"known: {', '.join(sorted(known))}"
-            )
+            hint = f"did you mean {path}{near[0]}?" if near else f"known: {', '.join(known)}"
             raise DertsError(f"{where}: unknown setting {path}{key}; {hint}")
         current = getattr(config, name)
         if is_dataclass(current):
@@ -85,17 +78,15 @@ def _annotations(kind: Any) -> dict[str, Any]:
 
 def _checked(value: Any, hint: Any, what: str) -> Any:
     """The value as the annotation wants it, or a DertsError."""
-    origin = get_origin(hint)
+    origin, choices = get_origin(hint), get_args(hint)
     if origin is typing.Literal:
-        if value in get_args(hint) and not isinstance(value, bool):
+        if value in choices and not isinstance(value, bool):
             return value
-        choices = ", ".join(map(str, get_args(hint)))
-        raise DertsError(f"{what} is {value!r}: choose one of {choices}")
-    if origin in (types.UnionType, typing.Union):
-        options = [option for option in get_args(hint) if option is not type(None)]
-        return None if value is None else _checked(value, options[0], what)
+        raise DertsError(f"{what} is {value!r}: choose one of {', '.join(map(str, choices))}")
+    if origin in (types.UnionType, typing.Union):  # all are of the form `kind | None`
+        return None if value is None else _checked(value, choices[0], what)
     if origin is tuple and isinstance(value, list | tuple):
-        return tuple(_checked(item, get_args(hint)[0], what) for item in value)
+        return tuple(_checked(item, choices[0], what) for item in value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(hint, type) and type(value) is hint:
@@ -125,7 +116,7 @@ def read_config(path: Path | str, config: TrainConfig | None = None) -> TrainCon
     except FileNotFoundError:
         raise DertsError(f"no config file at {path}: check the path") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise DertsError(f"{path} is not a TOML file ({error}): mend it") from None
+        raise DertsError(f"{path} is not a TOML file ({error}): correct it") from None
     return with_values(config or TrainConfig(), values, str(path))
 
 
@@ -158,15 +149,5 @@ def to_toml(config: TrainConfig) -> str:
 
 
 def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        escaped = "".join(
-            f"\\u{ord(letter):04x}" if letter in '"\\' or ord(letter) < 32 or ord(letter) == 127
-            else letter
-            for letter in value
-        )  # fmt: skip
-        return f'"{escaped}"'
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    return repr(value)
+    # what JSON writes of finite numbers, text and lists is TOML as well, but for one letter
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -23,6 +23,7 @@ from torch import Tensor
 from derts.errors import DertsError
 
 Value = TypeVar("Value")
+TOLD = ("WORLD_SIZE", "RANK", "LOCAL_RANK")  # by torchrun, in the environment
 SPEAKING = 2.0  # seconds
 PATIENCE = timedelta(minutes=10)  # a process that lives but is silent for so long is given up
 
@@ -41,8 +42,7 @@ class Group:
 
     rank: int = 0
     size: int = 1
-    device: torch.device | None = None
-    """Where this process computes (None: nothing was said)."""
+    device: torch.device | None = None  # where this process computes
 
     @property
     def alone(self) -> bool:
@@ -73,16 +73,16 @@ class Group:
         if self.alone:
             return mine
         if not self.shares(count):
-            return self._on_wire(mine.detach(), lambda rows: dist.broadcast(rows, 0))
+            return self._from_leader(mine.detach())
         rows = mine.new_zeros(count, *mine.shape[1:])
         rows[self.part(count)] = mine.detach()
-        return self._on_wire(rows, dist.all_reduce)
+        return self._sum(rows)
 
     def collect(self, mine: Tensor) -> Tensor:
         """Rows [n, …], as many of every process -> all of them [n × size, …], in rank order."""
         everyone = mine.new_zeros(self.size, *mine.shape)
         everyone[self.rank] = mine.detach()
-        return (everyone if self.alone else self._on_wire(everyone, dist.all_reduce)).flatten(0, 1)
+        return self._sum(everyone).flatten(0, 1)
 
     def total(self, values: Tensor) -> Tensor:
         """The sum over all processes; gradients flow to each of them."""
@@ -93,16 +93,13 @@ class Group:
 
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Replace every gradient by its sum over all processes."""
-        if self.alone:
-            return
-        gradients = [value.grad for value in parameters if value.grad is not None]
-        self.sum_tensors(gradients)
+        self.sum_tensors([value.grad for value in parameters if value.grad is not None])
 
     def sum_tensors(self, tensors: list[Tensor]) -> None:
         """Replace tensors of one type by their sums over all processes, in one message."""
         if self.alone or not tensors:
             return
-        joined = self._on_wire(torch.cat([value.flatten() for value in tensors]), dist.all_reduce)
+        joined = self._sum(torch.cat([value.flatten() for value in tensors]))
         parts = joined.split([value.numel() for value in tensors])
         with torch.no_grad():
             for value, part in zip(tensors, parts, strict=True):
@@ -110,9 +107,7 @@ class Group:
 
     def any(self, here: bool) -> bool:
         """Whether it holds in any of the processes."""
-        if self.alone:
-            return here
-        return bool(self._on_wire(torch.tensor([float(here)]), dist.all_reduce).item())
+        return bool(self._sum(torch.tensor([float(here)])).item())
 
     def same(self, value: Value) -> Value:
         """The leading process's value, tensors and plain values, in all of them."""
@@ -121,11 +116,9 @@ class Group:
         buffer = io.BytesIO()
         torch.save(value, buffer)
         content = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
-        length = self._from_leader(torch.tensor([len(content)]))
-        if not self.leads:
-            content = torch.zeros(int(length.item()), dtype=torch.uint8)
-        received = self._from_leader(content).numpy().tobytes()
-        found: Value = torch.load(io.BytesIO(received), weights_only=True)
+        length = int(self._from_leader(torch.tensor([len(content)])).item())
+        received = self._from_leader(content if self.leads else torch.zeros(length).byte())
+        found: Value = torch.load(io.BytesIO(received.numpy().tobytes()), weights_only=True)
         return found
 
     def first(self, action: Callable[[], Value]) -> Value | None:
@@ -145,21 +138,23 @@ class Group:
         if not self.leads:
             time.sleep(SPEAKING)
 
+    def _sum(self, values: Tensor) -> Tensor:
+        return self._on_wire(values, dist.all_reduce)
+
     def _from_leader(self, values: Tensor) -> Tensor:
-        if self.alone:
-            return values
-        return self._on_wire(values, lambda content: dist.broadcast(content, 0)).cpu()
+        return self._on_wire(values, lambda content: dist.broadcast(content, 0))
 
     def _on_wire(self, values: Tensor, send: Callable[[Tensor], Any]) -> Tensor:
         """A collective's result for a copy of `values`, back on their device."""
+        if self.alone:
+            return values
         wire = values.detach().to(self.device or values.device, copy=True).contiguous()
         try:
             send(wire)
         except RuntimeError as error:
-            reason = str(error).splitlines()[0][:200]
             raise LostProcessError(
                 f"process {self.rank} of {self.size} lost contact with another one, which was "
-                f"killed or failed ({reason})"
+                f"killed or failed ({str(error).splitlines()[0][:200]})"
             ) from None
         return wire.to(values.device)
 
@@ -168,12 +163,12 @@ class _Total(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, group: Group) -> Tensor:
         ctx.group = group
-        return group._on_wire(values, dist.all_reduce)
+        return group._sum(values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         # every process's loss depends on the sum, so every one's gradient counts
-        return ctx.group._on_wire(gradients[0], dist.all_reduce), None
+        return ctx.group._sum(gradients[0]), None
 
 
 @contextmanager
@@ -182,11 +177,10 @@ def joined(device: torch.device) -> Iterator[Group]:
 
     On GPUs each process takes the one of its local rank and talks through nccl, else gloo.
     """
-    size = _number("WORLD_SIZE", 1)
-    if size == 1:
+    size, rank, local = (int(os.environ.get(name, "0")) for name in TOLD)
+    if size <= 1:
         yield Group(device=device)
         return
-    rank, local = _number("RANK", -1), _number("LOCAL_RANK", 0)
     if dist.is_initialized():  # by the program that calls us
         yield Group(dist.get_rank(), dist.get_world_size(), device)
         return
@@ -205,16 +199,8 @@ def joined(device: torch.device) -> Iterator[Group]:
             f"process {rank} of {size} cannot join the others ({str(error).splitlines()[0]}): "
             "start them all with torchrun"
         ) from None
-    group = Group(rank, size, device)
-    yield group
+    yield Group(rank, size, device)
     # not after an error: whoever is gone would be waited for; and only when nobody has anything
     # under way, or closing the connection would abort the other's process
     dist.barrier()
     dist.destroy_process_group()
-
-
-def _number(name: str, default: int) -> int:
-    text = os.environ.get(name, str(default))
-    if not text.lstrip("-").isdigit():
-        raise DertsError(f"the environment says {name}={text!r}, which is no number: unset it")
-    return int(text)

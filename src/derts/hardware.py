@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from derts.config import HardwareConfig
 from derts.errors import DertsError
+
+if TYPE_CHECKING:
+    import torch
+
+    from derts.config import HardwareConfig
+
+# mallopt's names for what it sets (malloc.h), and bytes that stay free at the end of the heap
+TRIM_THRESHOLD, MMAP_MAX, MOST = -1, -4, 2**31 - 1
+
+
+@cache
+def keep_freed_memory() -> bool:
+    """Ask glibc to keep freed memory, for the whole process; False where there is no glibc to ask.
+
+    By default it gives large pieces back at once, and the next update fetches them again, page by
+    page: on a CPU up to half of its time. The command line asks; a program of your own may.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False
+    return bool(mallopt(MMAP_MAX, 0) == 1 and mallopt(TRIM_THRESHOLD, MOST) == 1)
 
 
 def choose_device(hardware: HardwareConfig, option: str = "--hardware.device") -> torch.device:
     """The device a config names, by an option; `auto` takes a GPU where there is one."""
+    import torch  # here, because the command line needs this file for --help as well
+
     if hardware.threads:
         torch.set_num_threads(hardware.threads)
     if hardware.device == "auto":
@@ -30,11 +56,7 @@ def choose_device(hardware: HardwareConfig, option: str = "--hardware.device") -
 
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on a device; from main memory to a GPU by way of pinned memory, in the background.
-
-    >>> send(torch.ones(2), torch.device("cpu"))
-    tensor([1., 1.])
-    """
+    """The tensor on a device; to a GPU by way of pinned memory, in the background."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
@@ -42,12 +64,9 @@ def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """For work so small that more threads would only wait for each other.
+    """For work so small that more threads would only wait for each other."""
+    import torch
 
-    >>> with one_thread():
-    ...     torch.get_num_threads()
-    1
-    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -65,6 +84,8 @@ def fast_math(device: torch.device, tune: bool) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
+    import torch
+
     settings: tuple[tuple[Any, str, bool], ...] = (
         (torch.backends.cuda.matmul, "allow_tf32", True),
         (torch.backends.cudnn, "allow_tf32", True),

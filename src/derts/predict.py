@@ -20,7 +20,7 @@ from derts.data import open_data
 from derts.data.decode import Pixels, decode, fit, strict_pillow
 from derts.data.folders import list_images
 from derts.errors import DertsError
-from derts.files import write_atomically
+from derts.files import write_atomically, write_json
 from derts.learners import AnyLearner, build_learner
 from derts.learners.embedding import evaluation_mode
 from derts.training.checkpoint import judged_weights, newest_checkpoint, say
@@ -52,9 +52,7 @@ class FewShotModel:
     """A trained learner with what is needed to use it: config and card (image shape, results)."""
 
     def __init__(self, config: TrainConfig, card: Card, weights: Weights) -> None:
-        self.config = config
-        self.card = card
-        self.weights = weights
+        self.config, self.card, self.weights = config, card, weights
         height, width, self.channels = card["image_shape"]
         if height != width:
             raise DertsError(
@@ -72,17 +70,16 @@ class FewShotModel:
 
     def adapt(self, support: Path | str | Mapping[str, Sequence[AnyImage]]) -> Classifier:
         """Learn new classes: a folder with a folder per class, or images by class name."""
-        if isinstance(support, str | Path):
-            classes: Mapping[str, Sequence[AnyImage]] = class_folders(Path(support))
-        else:
-            classes = support
+        classes = support if isinstance(support, Mapping) else class_folders(Path(support))
         names = tuple(classes)
         if len(names) < 2:
             raise DertsError(f"support has {len(names)} classes: give at least two")
         empty = [name for name in names if not len(classes[name])]
         if empty:
             raise DertsError(f"class {empty[0]!r} of the support has no image: add at least one")
-        learner = self._learner_for(len(names))
+        learner = self.learner
+        if len(names) != self.config.tasks.way:
+            learner = self._learner_for(len(names))
         labels = torch.tensor([n for n, name in enumerate(names) for _ in classes[name]])
         pixels = torch.stack([self.pixels(image) for name in names for image in classes[name]])
         with evaluation_mode(learner):
@@ -92,8 +89,6 @@ class FewShotModel:
 
     def _learner_for(self, way: int) -> AnyLearner:
         trained = self.config.tasks.way
-        if way == trained:
-            return self.learner
         if self.config.learner.name != "protonet":
             raise DertsError(
                 f"support has {way} classes but this {self.config.learner.name} was trained for "
@@ -121,12 +116,10 @@ class FewShotModel:
         """Write weights and card as one safetensors file, and the card beside it as JSON."""
         path = Path(path)
         tensors = {name: value.detach().cpu().contiguous() for name, value in self.weights.items()}
-        card = json.dumps(self.card, indent=1)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, save(tensors, {"derts": FORMAT, "card": card}))
-        beside = path.with_suffix(".json")
-        write_atomically(beside, (card + "\n").encode())
-        return path, beside
+        about = {"derts": FORMAT, "card": json.dumps(self.card, indent=1)}
+        write_atomically(path, save(tensors, about))
+        return path, write_json(path.with_suffix(".json"), self.card)
 
 
 @dataclass(frozen=True)
@@ -140,7 +133,15 @@ class Classifier:
 
     def predict(self, query: Path | str | Sequence[AnyImage]) -> list[Prediction]:
         """A label and probabilities for each image: a folder of images, or images."""
-        names, images = _query(query)
+        if isinstance(query, str | Path):
+            folder = Path(query)
+            names = [name for name, _ in list_images(folder, folder)] if folder.is_dir() else []
+            if not names:
+                raise DertsError(f"{folder} is no folder, or holds no image: give one of images")
+            images: Sequence[AnyImage] = [folder / name for name in names]
+        else:
+            images, of_file = query, (str, Path)
+            names = [str(one if isinstance(one, of_file) else n) for n, one in enumerate(query)]
         found: list[Prediction] = []
         with evaluation_mode(self.learner):
             for start in range(0, len(images), AT_ONCE):
@@ -177,20 +178,16 @@ def load_model(path: Path | str) -> FewShotModel:
     if found is None:
         raise DertsError(f"{path} holds no checkpoint: train it first")
     file, state = found
-    return _model(run.config, make_card(run), judged_weights(state), file)
-
-
-def make_card(run: Run) -> Card:
-    """What to know of a run's model: config, data, results."""
     result = run.result() or {}
     shape = result.get("image_shape") or open_data(run.config.data)["train"].image_shape
-    return {
+    card = {
         "format": FORMAT,
         "image_shape": list(shape),
         "config": as_values(run.config),
         "data": {"name": Path(run.config.data).name, "trained_on": result.get("images", {})},
         "results": {key: result[key] for key in RESULTS if key in result},
     }
+    return _model(run.config, card, judged_weights(state), file)
 
 
 def _load_file(path: Path) -> FewShotModel:
@@ -224,26 +221,7 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
     """Image files by class: one folder each."""
     if not folder.is_dir():
         raise DertsError(f"{folder} is not a folder: give one with a folder of images per class")
-    inner = sorted(child for child in folder.iterdir() if child.is_dir())
-    found = {child.name: image_files(child) for child in inner if not child.name.startswith(".")}
-    if not found:
+    inner = sorted(child for child in folder.iterdir() if child.is_dir() and child.name[0] != ".")
+    if not inner:
         raise DertsError(f"{folder} holds no folder: put each class's images into its own folder")
-    return found
-
-
-def image_files(folder: Path) -> list[Path]:
-    """Image files in a folder and below it, sorted."""
-    if not folder.is_dir():
-        raise DertsError(f"{folder} is not a folder: give a folder of images")
-    return [folder / name for name, _ in list_images(folder, folder)]
-
-
-def _query(query: Path | str | Sequence[AnyImage]) -> tuple[list[str], Sequence[AnyImage]]:
-    if isinstance(query, str | Path):
-        folder = Path(query)
-        files = image_files(folder)
-        if not files:
-            raise DertsError(f"{folder} holds no image: give a folder of images")
-        return [file.relative_to(folder).as_posix() for file in files], files
-    names = [str(one) if isinstance(one, str | Path) else str(n) for n, one in enumerate(query)]
-    return names, query
+    return {one.name: [one / name for name, _ in list_images(one, one)] for one in inner}

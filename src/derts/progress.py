@@ -27,7 +27,6 @@ class Progress(Protocol):
     ) -> AbstractContextManager[Advance]: ...
 
 
-@contextmanager
 def progress(
     title: str,
     total: int | None,
@@ -35,7 +34,7 @@ def progress(
     *,
     quiet: bool = False,
     stream: TextIO | None = None,
-) -> Iterator[Advance]:
+) -> AbstractContextManager[Advance]:
     """Show how far a job is, with its rate and the time left, on `stream` (standard error).
 
     >>> import sys
@@ -47,29 +46,18 @@ def progress(
     """
     stream = sys.stderr if stream is None else stream
     if quiet:
-        with silent(title, total, unit) as advance:
-            yield advance
-    elif stream.isatty():
-        with _bar(title, total, stream) as advance:
-            yield advance
-    else:
-        lines = _Lines(title, total, unit, stream)
-        yield lines
-        lines.finish()
+        return silent(title, total, unit)
+    return (_bar if stream.isatty() else _lines)(title, total, unit, stream)
 
 
 @contextmanager
 def silent(title: str, total: int | None, unit: str = "steps") -> Iterator[Advance]:
-    """A Progress that shows nothing.
-
-    >>> with silent("counting", total=2) as advance:
-    ...     advance(2)
-    """
+    """A Progress that shows nothing."""
     yield unheard
 
 
 @contextmanager
-def _bar(title: str, total: int | None, stream: TextIO) -> Iterator[Advance]:
+def _bar(title: str, total: int | None, unit: str, stream: TextIO) -> Iterator[Advance]:
     # imported here: rich costs a tenth of a second, and worker processes never need it
     from rich import progress as bars
     from rich.console import Console
@@ -99,39 +87,35 @@ def _bar(title: str, total: int | None, stream: TextIO) -> Iterator[Advance]:
         yield advance
 
 
-class _Lines:
+@contextmanager
+def _lines(title: str, total: int | None, unit: str, stream: TextIO) -> Iterator[Advance]:
     """A line when a tenth more is done or ten seconds have passed, but not twice a second."""
+    started = last_time = time.monotonic()
+    done = last_done = 0
+    beside = ""
 
-    def __init__(self, title: str, total: int | None, unit: str, stream: TextIO) -> None:
-        self.title, self.total, self.unit, self.stream = title, total, unit, stream
-        self.started = self.last_time = time.monotonic()
-        self.done = self.last_done = 0
-        self.note = ""
+    def show(now: float, final: bool = False) -> None:
+        nonlocal last_time, last_done
+        taken, of = now - started, "" if total is None else f"/{total:,}"
+        clock = f"{clock_text(taken)} taken"
+        if not final and total is not None:
+            clock = f"{clock_text(taken / done * (total - done))} left"
+        rate = f"{_rate(done, taken)} {unit}/s"
+        parts = [f"{done:,}{of} {unit}", rate, clock, *filter(None, [beside])]
+        print(f"{title}: {', '.join(parts)}", file=stream, flush=True)
+        last_time, last_done = now, done
 
-    def __call__(self, count: int = 1, note: str | None = None) -> None:
-        self.done += count
-        self.note = self.note if note is None else note
-        now = time.monotonic()
-        tenth = self.total is not None and self.done - self.last_done >= self.total / 10
-        soon = self.last_done > 0 and now - self.last_time < 0.5
-        if self.done != self.total and (now - self.last_time >= 10 or (tenth and not soon)):
-            self._print(now)
+    def advance(count: int = 1, note: str | None = None) -> None:
+        nonlocal done, beside
+        done, beside, now = done + count, beside if note is None else note, time.monotonic()
+        tenth = total is not None and done - last_done >= total / 10
+        soon = last_done > 0 and now - last_time < 0.5
+        if done != total and (now - last_time >= 10 or (tenth and not soon)):
+            show(now)
 
-    def finish(self) -> None:
-        if self.done > self.last_done:
-            self._print(time.monotonic(), final=True)
-
-    def _print(self, now: float, final: bool = False) -> None:
-        taken = now - self.started
-        of = "" if self.total is None else f"/{self.total:,}"
-        if final or self.total is None:
-            clock = f"{clock_text(taken)} taken"
-        else:
-            clock = f"{clock_text(taken / self.done * (self.total - self.done))} left"
-        rate = f"{_rate(self.done, taken)} {self.unit}/s"
-        parts = [f"{self.done:,}{of} {self.unit}", rate, clock, *filter(None, [self.note])]
-        print(f"{self.title}: {', '.join(parts)}", file=self.stream, flush=True)
-        self.last_time, self.last_done = now, self.done
+    yield advance
+    if done > last_done:
+        show(time.monotonic(), final=True)
 
 
 def _rate(done: int, seconds: float) -> str:

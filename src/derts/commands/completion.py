@@ -13,16 +13,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from derts.commands.parse import parse
+from derts.commands.parse import parse, without_colours
 
-DESCRIPTION = """Print a script that lets your shell complete derts commands and their options.
-
-Examples:
-  derts completion bash > ~/.local/share/bash-completion/completions/derts
-  derts completion zsh > ~/.derts.zsh            (and "source ~/.derts.zsh" in your .zshrc)
-  derts completion fish > ~/.config/fish/completions/derts.fish
-"""
-
+ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n"
 BASH = """# completion of derts for bash; written by: derts completion bash
 _derts() {{
   local current="${{COMP_WORDS[COMP_CWORD]}}" words=""
@@ -40,7 +33,13 @@ complete -o default -F _derts derts
 
 @dataclass(frozen=True)
 class CompletionOptions:
-    """Options of `derts completion`."""
+    """Print a script that lets your shell complete derts commands and their options.
+
+    Examples:
+      derts completion bash > ~/.local/share/bash-completion/completions/derts
+      derts completion zsh > ~/.derts.zsh            (and "source ~/.derts.zsh" in your .zshrc)
+      derts completion fish > ~/.config/fish/completions/derts.fish
+    """
 
     shell: Annotated[
         Literal["bash", "zsh", "fish"], tyro.conf.Positional, tyro.conf.arg(metavar="SHELL")
@@ -50,8 +49,10 @@ class CompletionOptions:
 
 def completion(arguments: Sequence[str]) -> None:
     """Parse, print."""
-    options = parse(CompletionOptions, arguments, "completion", DESCRIPTION)
-    print(SCRIPTS[options.shell](command_options()), end="")
+    shell = parse(CompletionOptions, arguments, "completion").shell
+    commands = command_options()
+    script = fish_script(commands) if shell == "fish" else bash_script(commands)
+    print(ZSH + script if shell == "zsh" else script, end="")  # zsh runs bash's completion
 
 
 def command_options() -> dict[str, list[str]]:
@@ -65,7 +66,7 @@ def command_options() -> dict[str, list[str]]:
         with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
             getattr(importlib.import_module(module), function)(["--help"])
         # an option begins a line or a column of the help's boxes
-        plain = re.sub(r"\x1b\[[0-9;]*m", "", said.getvalue())
+        plain = without_colours(said.getvalue())
         options = re.findall(r"(?:[│|] |  )(?:-\w[^-\n]*, )?(--[a-z][a-z0-9.-]*)", plain)
         found[name] = sorted({option for option in options if not option.startswith("--no-")})
     return found
@@ -88,12 +89,6 @@ def bash_script(commands: dict[str, list[str]]) -> str:
     return BASH.format(cases="\n".join(cases))
 
 
-def zsh_script(commands: dict[str, list[str]]) -> str:
-    """For zsh, which runs bash's completion."""
-    start = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n"
-    return start + bash_script(commands)
-
-
 def fish_script(commands: dict[str, list[str]]) -> str:
     """For fish, a line per word."""
     lines = ["# completion of derts for fish; written by: derts completion fish"]
@@ -105,6 +100,3 @@ def fish_script(commands: dict[str, list[str]]) -> str:
         seen = seen.replace(first, name.split()[-1])
         lines += [f"{seen} -l {option[2:]}" for option in options]
     return "\n".join(dict.fromkeys(lines)) + "\n"
-
-
-SCRIPTS = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from derts.commands.parse import parse
-
-PREPARE = """Decode a data set's images once into a store that opens at once.
-
-SOURCE is found out by looking: folders of classes (with or without train/ val/ test/),
-mini-ImageNet (images/ with CSVs, the cache pickles), tiered-ImageNet (pickles, npz), and .npz
-packs of JPEG files of either.
-An interrupted run continues where it stopped.
-
-Examples:
-  derts data prepare my-photos my-store --size 84
-  derts data prepare my-photos my-store --min-images 20 --skip-broken
-  derts data prepare downloads/mini-imagenet mini
-"""
 
 INFO = """Show what a store holds: splits, classes, images, size on disk.
 
@@ -38,7 +25,18 @@ Examples:
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """Options of `derts data prepare`."""
+    """Decode a data set's images once into a store that opens at once.
+
+    SOURCE is found out by looking: folders of classes (with or without train/ val/ test/),
+    mini-ImageNet (images/ with CSVs, the cache pickles), tiered-ImageNet (pickles, npz), and .npz
+    packs of JPEG files of either.
+    An interrupted run continues where it stopped.
+
+    Examples:
+      derts data prepare my-photos my-store --size 84
+      derts data prepare my-photos my-store --min-images 20 --skip-broken
+      derts data prepare downloads/mini-imagenet mini
+    """
 
     source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
     """A data set on disk."""
@@ -72,24 +70,12 @@ class StoreOptions:
 
 def prepare(arguments: Sequence[str]) -> None:
     """Parse, prepare, print."""
-    options = parse(PrepareOptions, arguments, "data prepare", PREPARE)
+    options = parse(PrepareOptions, arguments, "data prepare")
 
     from derts.data import prepare as make
     from derts.progress import progress
 
-    made = make(
-        options.source,
-        options.destination,
-        size=options.size,
-        grayscale=options.grayscale,
-        workers=options.workers,
-        skip_broken=options.skip_broken,
-        overwrite=options.overwrite,
-        seed=options.seed,
-        split_fractions=options.split_fractions,
-        min_images=options.min_images,
-        progress=progress,
-    )
+    made = make(**asdict(options), progress=progress)
     for note in made.notes:
         print(note)
     _show(options.destination)
@@ -97,23 +83,21 @@ def prepare(arguments: Sequence[str]) -> None:
 
 def info(arguments: Sequence[str]) -> None:
     """Parse and print."""
-    options = parse(StoreOptions, arguments, "data info", INFO)
-    _show(options.store)
+    _show(parse(StoreOptions, arguments, "data info", INFO).store)
 
 
 def verify(arguments: Sequence[str]) -> None:
     """Parse, verify, print."""
-    options = parse(StoreOptions, arguments, "data verify", VERIFY)
+    store = parse(StoreOptions, arguments, "data verify", VERIFY).store
 
     from derts.data import verify_store
     from derts.progress import progress
 
-    verify_store(options.store, progress)
-    print(f"{options.store}: every array is as it was written")
+    verify_store(store, progress)
+    print(f"{store}: every array is as it was written")
 
 
 def _show(store: Path) -> None:
     from derts.data import describe_store
 
-    found = describe_store(store)
-    print("\n".join(found.lines()))
+    print("\n".join(describe_store(store).lines()))

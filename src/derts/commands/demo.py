@@ -11,16 +11,6 @@ from derts.commands.parse import parse, unset
 from derts.errors import DertsError
 from derts.report.tables import table_text
 
-DESCRIPTION = """Compare random sampling with derts on built-in data with many mislabelled tasks.
-
-Trains a small ProtoNet on glyphs, both strategies from the same warm-up and with the same seeds,
-prints accuracy on characters never trained on, with the paired difference and its interval, and
-writes a page for your browser.
-
-Examples:
-  derts demo
-  derts demo --small --seeds 1 --out /tmp/demo
-"""
 # few enough images that a pool uses each many times, so that embedding them is cheap
 CHARACTERS, IMAGES = 120, 20
 DATA = f"glyphs-{CHARACTERS}x{IMAGES}"
@@ -30,7 +20,16 @@ SMALL = {"model": {"width": 4}, "meta_batch": 2, "evaluation": {"tasks": 20}}
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """Options of `derts demo`."""
+    """Compare random sampling with derts on built-in data with many mislabelled tasks.
+
+    Trains a small ProtoNet on glyphs, both strategies from the same warm-up and with the same
+    seeds, prints accuracy on characters never trained on, with the paired difference and its
+    interval, and writes a page for your browser.
+
+    Examples:
+      derts demo
+      derts demo --small --seeds 1 --out /tmp/demo
+    """
 
     seeds: int = 2
     """Paired seeds."""
@@ -46,7 +45,7 @@ class DemoOptions:
 
 def demo(arguments: Sequence[str]) -> None:
     """Parse, compare, print."""
-    options = parse(DemoOptions, arguments, "demo", DESCRIPTION)
+    options = parse(DemoOptions, arguments, "demo")
 
     if options.seeds < 1:
         raise DertsError(f"--seeds is {options.seeds}: it must be at least 1")
@@ -64,27 +63,24 @@ def demo(arguments: Sequence[str]) -> None:
         config = with_values(config, SMALL, "--small")
     if options.updates is not None:
         config = with_values(config, {"updates": options.updates}, "--updates")
-    tables = open_data(DATA)
-    names = ("random", "derts")
+    seeds, names = range(options.seeds), ("random", "derts")
     variants = {name: {"strategy": {"name": name}} for name in names}
     warmup = min(config.strategy.warmup, config.updates)
     total = options.seeds * len(names) * config.updates
     with progress("demo", total, "updates", quiet=options.quiet) as advance:
-        found = compare(
-            config, variants, range(options.seeds), tables, advance=advance, folder=options.out
-        )
+        tables = open_data(DATA)
+        found = compare(config, variants, seeds, tables, advance=advance, folder=options.out)
     found.save(options.out / "results.json")
-    fraction, flip = config.tasks.noisy_fraction, 0.8
     about = (
         f"ProtoNet on glyphs, {config.updates} updates ({warmup} of them shared warm-up); "
-        f"{100 * fraction:.0f}% of the training tasks have {100 * flip:.0f}% wrong labels.\n"
+        f"{100 * config.tasks.noisy_fraction:.0f}% of the training tasks have 80% wrong labels.\n"
         f"Accuracy in % on {config.evaluation.tasks} clean tasks of new characters, "
         f"mean ± 95% interval over {options.seeds} seeds:\n"
     )
     report = f"{about}\n{table_text(found.table())}\n"
     write_atomically(options.out / "report.txt", report.encode())
     print(report)
-    runs = [options.out / f"{name}-seed{seed}" for name in names for seed in range(options.seeds)]
+    runs = [options.out / f"{name}-seed{seed}" for name in names for seed in seeds]
     page = make_report(runs).save(options.out / "report.html")
     print(f"results  {options.out / 'results.json'}")
     print(f"report   {page.resolve()}  (open it in a browser)")

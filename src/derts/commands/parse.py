@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import inspect
 import io
 import re
 import shutil
@@ -24,22 +25,19 @@ def parse(
     kind: type[Options],
     arguments: Sequence[str],
     command: str,
-    description: str,
+    description: str | None = None,
     default: Options | None = None,
 ) -> Options:
-    """Parse a command's arguments into its options dataclass."""
+    """Parse a command's arguments into its options dataclass, whose docstring describes it."""
     said, asked = io.StringIO(), _Held(sys.stdout)
+    text = f"{description or inspect.getdoc(kind)}\n"
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(asked):
             found = tyro.cli(
-                kind,
-                prog=f"derts {command}",
-                description=description,
-                args=list(arguments),
-                default=default,
+                kind, prog=f"derts {command}", description=text, args=arguments, default=default
             )
-        assert isinstance(found, kind)
-        return found
+            assert found is not None
+            return found
     except SystemExit as stop:
         if not stop.code:
             print(_wrapped(asked.getvalue(), shutil.get_terminal_size().columns), end="")
@@ -48,11 +46,7 @@ def parse(
 
 
 def unset(metavar: str) -> Any:
-    """How the help shows an option that may be left out: without None's name.
-
-    >>> unset("PATH").metavar
-    'PATH'
-    """
+    """How the help shows an option that may be left out: without None's name."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint="")
 
 
@@ -72,14 +66,7 @@ class _Held(io.StringIO):
 
 
 def _wrapped(text: str, width: int) -> str:
-    """A help text with its paragraphs, which tyro leaves in one line each, broken between words.
-
-    >>> print(_wrapped("one two three four\\n  derts an example\\n│ a row of a box", 10))
-    one two
-    three four
-      derts an example
-    │ a row of a box
-    """
+    """A help text with its paragraphs, which tyro leaves in one line each, broken between words."""
     lines = []
     for line in text.split("\n"):
         long = len(line) > width and line[:1].isalpha()
@@ -87,16 +74,15 @@ def _wrapped(text: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def _reason(box: str) -> str:
-    """The first sentences of tyro's error box, without its frame.
+def without_colours(text: str) -> str:
+    """What a terminal shows of a text."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
-    >>> _reason(" Required options \\n ------- \\n  Missing from derts predict: \\n  --query PATH ")
-    'Missing from derts predict: --query PATH'
-    """
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
-    lines = [line.strip("│|╭╮╰╯+─ ") for line in plain.splitlines()]
-    useful = []
-    # the first line is the box's title
+
+def _reason(box: str) -> str:
+    """The first sentences of tyro's error box, without its frame and title."""
+    lines = [line.strip("│|╭╮╰╯+─ ") for line in without_colours(box).splitlines()]
+    useful: list[str] = []
     for line in [line for line in lines if line.strip("-")][1:]:
         if "full helptext" in line or line.startswith("Argument helptext"):
             break
@@ -117,11 +103,7 @@ def print_table(rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def csv_bytes(rows: Sequence[Sequence[str]]) -> bytes:
-    """A heading and rows as the content of a CSV file.
-
-    >>> csv_bytes([("image", "class"), ("a,b.png", "cat")])
-    b'image,class\\n"a,b.png",cat\\n'
-    """
+    """A heading and rows as the content of a CSV file."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()

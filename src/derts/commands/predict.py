@@ -12,30 +12,19 @@ import tyro
 from derts.commands.parse import csv_bytes, parse, print_rows
 from derts.errors import DertsError
 
-PREDICT = """Label images by a few examples of classes that the model has never seen.
-
-SUPPORT holds a folder per class with a few images each; QUERY holds unlabelled images. MODEL is a
-folder that derts train wrote, or a file that derts export wrote. ProtoNet takes any number of
-classes, ANIL and MAML as many as they were trained for; all take any number of images per class.
-
-Examples:
-  derts predict runs/first --support my-examples --query inbox
-  derts predict model.safetensors --support my-examples --query inbox --out labels.csv
-"""
-
-EXPORT = """Write a run's model as one file, with a card of its config, data and results.
-
-The safetensors file holds weights and card and runs no code when it is loaded; the card lies
-beside it as JSON. derts predict and derts.load_model take the file as they take a run folder.
-
-Examples:
-  derts export runs/first model.safetensors
-"""
-
 
 @dataclass(frozen=True)
 class PredictOptions:
-    """Options of `derts predict`."""
+    """Label images by a few examples of classes that the model has never seen.
+
+    SUPPORT holds a folder per class with a few images each; QUERY holds unlabelled images. MODEL is
+    a folder that derts train wrote, or a file that derts export wrote. ProtoNet takes any number of
+    classes, ANIL and MAML as many as they were trained for; all take any number of images of each.
+
+    Examples:
+      derts predict runs/first --support my-examples --query inbox
+      derts predict model.safetensors --support my-examples --query inbox --out labels.csv
+    """
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """A run folder, or an exported model."""
@@ -49,7 +38,14 @@ class PredictOptions:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Options of `derts export`."""
+    """Write a run's model as one file, with a card of its config, data and results.
+
+    The safetensors file holds weights and card and runs no code when it is loaded; the card lies
+    beside it as JSON. derts predict and derts.load_model take the file as they take a run folder.
+
+    Examples:
+      derts export runs/first model.safetensors
+    """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A folder that derts train wrote."""
@@ -59,7 +55,7 @@ class ExportOptions:
 
 def predict(arguments: Sequence[str]) -> None:
     """Parse, adapt, predict, write."""
-    options = parse(PredictOptions, arguments, "predict", PREDICT)
+    options = parse(PredictOptions, arguments, "predict")
     if options.out.suffix.lower() == ".png":
         raise DertsError(f"--out {options.out} is where the picture sheet goes: name it .csv")
 
@@ -72,8 +68,8 @@ def predict(arguments: Sequence[str]) -> None:
     found = classifier.predict(options.query)
     rows = [("image", "label", "probability", *classifier.class_names)]
     for one in found:
-        shares = [f"{share:.4f}" for share in one.probabilities.values()]
-        rows.append((one.name, one.label, f"{one.probability:.4f}", *shares))
+        shares = [f"{share:.4f}" for share in (one.probability, *one.probabilities.values())]
+        rows.append((one.name, one.label, *shares))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(options.out, csv_bytes(rows))
     sheet = options.out.with_suffix(".png")
@@ -88,7 +84,7 @@ def predict(arguments: Sequence[str]) -> None:
 
 def export(arguments: Sequence[str]) -> None:
     """Parse, load, write."""
-    options = parse(ExportOptions, arguments, "export", EXPORT)
+    options = parse(ExportOptions, arguments, "export")
     if options.file.suffix != ".safetensors":
         raise DertsError(f"{options.file} does not end in .safetensors: name it so")
 

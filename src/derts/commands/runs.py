@@ -1,4 +1,4 @@
-"""derts runs, derts compare"""
+"""derts runs, derts compare, derts evaluate"""
 
 from __future__ import annotations
 
@@ -9,30 +9,18 @@ from typing import Annotated
 
 import tyro
 
-from derts.commands.parse import parse, print_table, unset
+from derts.commands.parse import parse, print_rows, print_table, unset
 from derts.errors import DertsError
-
-RUNS = """List run folders with their status and result, newest last.
-
-Examples:
-  derts runs
-  derts runs results/grid
-"""
-
-COMPARE = """Runs side by side in a table: accuracy, paired difference, wrong labels, time.
-
-Runs that differ in nothing but the seed are taken together; differences are paired, seed by seed,
-against random (or the first). derts report draws the same as a page.
-
-Examples:
-  derts compare runs/random-seed0 runs/derts-seed0
-  derts compare runs/demo
-"""
 
 
 @dataclass(frozen=True)
 class RunsOptions:
-    """Options of `derts runs`."""
+    """List run folders with their status and result, newest last.
+
+    Examples:
+      derts runs
+      derts runs results/grid
+    """
 
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="[FOLDER]")] = Path("runs")
     """Where to look, at any depth."""
@@ -40,15 +28,47 @@ class RunsOptions:
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """Options of `derts compare`."""
+    """Runs side by side in a table: accuracy, paired difference, wrong labels, time.
+
+    Runs that differ in nothing but the seed are taken together; differences are paired, seed by
+    seed, against random (or the first). derts report draws the same as a page.
+
+    Examples:
+      derts compare runs/random-seed0 runs/derts-seed0
+      derts compare runs/demo
+    """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, unset("RUN [RUN …]")]
     """Run folders, or folders of such."""
 
 
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """Evaluate a trained run on a fixed, seeded set of clean tasks.
+
+    Examples:
+      derts evaluate runs/first
+      derts evaluate runs/first --split val --tasks 2000
+      derts evaluate runs/first --data other-store --shot 1
+    """
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """A folder that derts train wrote."""
+    data: Annotated[str | None, unset("DATA")] = None
+    """Other data than the run was trained on."""
+    split: str = "test"
+    """Which split to draw tasks from."""
+    tasks: Annotated[int | None, unset("INT")] = None
+    """How many tasks (default: the run's setting, 600)."""
+    shot: Annotated[int | None, unset("INT")] = None
+    """Support images per class (default: as trained)."""
+    query: Annotated[int | None, unset("INT")] = None
+    """Query images per class (default: the run's setting, 15)."""
+
+
 def runs(arguments: Sequence[str]) -> None:
     """Parse, look, print."""
-    options = parse(RunsOptions, arguments, "runs", RUNS)
+    options = parse(RunsOptions, arguments, "runs")
 
     from derts.report.read import RunStory
     from derts.training.run_folder import Run
@@ -64,17 +84,9 @@ def runs(arguments: Sequence[str]) -> None:
             rows.append((str(file.parent), "", "", "", "", "cannot be read", ""))
             continue
         config, result = story.config, story.result
-        rows.append(
-            (
-                str(file.parent),
-                config.learner.name,
-                config.strategy.name,
-                Path(config.data).name,
-                str(config.seed),
-                story.status,
-                f"{result['accuracy']:.2f} ± {result['interval']:.2f}" if result else "",
-            )
-        )
+        about = config.learner.name, config.strategy.name, Path(config.data).name, str(config.seed)
+        reached = f"{result['accuracy']:.2f} ± {result['interval']:.2f}" if result else ""
+        rows.append((str(file.parent), *about, story.status, reached))
     if len(rows) == 1:
         raise DertsError(f"no run folder in {options.folder}: derts train makes one")
     print_table(rows)
@@ -82,26 +94,55 @@ def runs(arguments: Sequence[str]) -> None:
 
 def compare(arguments: Sequence[str]) -> None:
     """Parse, read, print."""
-    options = parse(CompareOptions, arguments, "compare", COMPARE)
+    options = parse(CompareOptions, arguments, "compare")
 
-    from derts.report.read import (
-        comparison_of,
-        differing_settings,
-        flat_values,
-        group_runs,
-        read_runs,
-    )
+    from derts.report import read
 
     if not options.runs:
         raise DertsError("no run is named: give two or more run folders (derts compare --help)")
-    groups = group_runs(read_runs(options.runs))
-    comparison = comparison_of(groups)
+    groups = read.group_runs(read.read_runs(options.runs))
+    comparison = read.comparison_of(groups)
     if not comparison.results:
         raise DertsError("none of these runs is finished: wait, or derts train --resume RUN")
     print_table(comparison.table())
-    different = differing_settings([group.config for group in groups])
+    different = read.differing_settings([group.config for group in groups])
     if different:
         print()
-        values = [flat_values(group.config) for group in groups]
+        values = [read.flat_values(group.config) for group in groups]
         settings = [(name, *(str(value.get(name, "")) for value in values)) for name in different]
         print_table([("setting", *(group.name for group in groups)), *settings])
+
+
+def evaluate(arguments: Sequence[str]) -> None:
+    """Parse, evaluate, print, and write the result beside the run's own."""
+    options = parse(EvaluateOptions, arguments, "evaluate")
+
+    from derts.config_file import with_values
+    from derts.data import open_data
+    from derts.training.result import make_result
+    from derts.training.run import open_trainer
+    from derts.training.run_folder import Run
+
+    run = Run.open(options.run)
+    trainer = open_trainer(options.run, open_data(options.data or run.config.data))
+    asked = {"split": options.split, "tasks": options.tasks, "query": options.query}
+    trainer.config = with_values(
+        trainer.config,
+        {
+            "evaluation": {name: value for name, value in asked.items() if value is not None},
+            "tasks": {} if options.shot is None else {"shot": options.shot},
+        },
+        "derts evaluate",
+    ).resolved()
+    evaluation = trainer.evaluate(options.split)
+    result = make_result(trainer, evaluation, run.events())
+    shot = trainer.config.tasks.shot
+    path = run.write_result(result, f"evaluation-{options.split}-{shot}shot.json")
+    print_rows(
+        [
+            ("accuracy", f"{evaluation.mean:.2f}% ± {evaluation.interval:.2f}"),
+            ("weights", f"of update {result['weights_of_update']}"),
+            ("tasks", f"{len(evaluation.accuracies)} of split {options.split}, {shot} shot"),
+            ("written", str(path)),
+        ]
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,19 +11,17 @@ import tyro
 
 from derts.commands.parse import parse, print_rows
 
-DESCRIPTION = """Select K rows of a matrix that stand for all of them (facility location).
-
-GRADIENTS is a .npy file of numbers [rows, dimensions]; any matrix will do. The result is JSON:
-indices in the order of picking, weights (how many rows each stands for), gains, objective.
-
-Examples:
-  derts select gradients.npy --k 960 --out selection.json
-"""
-
 
 @dataclass(frozen=True)
 class SelectOptions:
-    """Options of `derts select`."""
+    """Select K rows of a matrix that stand for all of them (facility location).
+
+    GRADIENTS is a .npy file of numbers [rows, dimensions]; any matrix will do. The result is JSON:
+    indices in the order of picking, weights (how many rows each stands for), gains, objective.
+
+    Examples:
+      derts select gradients.npy --k 960 --out selection.json
+    """
 
     gradients: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="GRADIENTS")]
     """A .npy file."""
@@ -43,19 +41,11 @@ class SelectOptions:
 
 def select(arguments: Sequence[str]) -> None:
     """Parse, select, print."""
-    options = parse(SelectOptions, arguments, "select", DESCRIPTION)
+    options = parse(SelectOptions, arguments, "select")
 
     from derts.facility_location import select_file
 
-    found = select_file(
-        options.gradients,
-        options.k,
-        options.out,
-        engine=options.engine,
-        epsilon=options.epsilon,
-        seed=options.seed,
-        memory_limit_gib=options.memory_limit_gib,
-    )
+    found = select_file(**asdict(options))
     print_rows(
         [
             ("selected", f"{len(found.indices)} rows"),

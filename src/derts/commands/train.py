@@ -64,41 +64,35 @@ def train(arguments: Sequence[str]) -> None:
         from derts.report.tensorboard import tensorboard_listener
 
         listen = tensorboard_listener(out / "tensorboard")
+    config, quiet = options.run, options.quiet
     if options.resume is not None:
         config = Run.open(out).config
-        result = resume(out, quiet=options.quiet, listen=listen)
+        result = resume(out, quiet=quiet, listen=listen)
     else:
-        config = options.run
-        result = run(config, out, overwrite=options.overwrite, quiet=options.quiet, listen=listen)
+        result = run(config, out, overwrite=options.overwrite, quiet=quiet, listen=listen)
     if int(os.environ.get("RANK", "0")):  # one of several processes: the first one tells
         return
-    training, of = training_seconds(result["seconds"]), result["weights_of_update"]
+    tasks, of = config.tasks, result["weights_of_update"]
+    training = training_seconds(result["seconds"])
     each = 1000 * training / max(result["updates"], 1)
+    rotated = ", every class rotated too" if tasks.rotated else ""
+    reached = f"{result['accuracy']:.2f}% ± {result['interval']:.2f} on "
+    reached += f"{len(result['accuracies'])} {result['split']} tasks"
+    reached += f", weights of update {of}" if of != result["updates"] else ""
     print_rows(
         [
             ("learner", f"{config.learner.name}, {config.model.backbone}-{config.model.width}"),
-            ("tasks", _tasks(config)),
+            ("tasks", f"{tasks.way} way, {tasks.shot} shot, from {config.data}{rotated}"),
             ("strategy", _strategy(config, result)),
             *[("parts", text) for text in _parts(result)],
             *[("note", text) for text in result["notes"]],
             ("updates", f"{result['updates']} in {training:.1f} s ({each:.1f} ms each)"),
             ("selection", f"{100 * share_of_selection(result['seconds']):.1f}% of that time"),
-            (
-                "accuracy",
-                f"{result['accuracy']:.2f}% ± {result['interval']:.2f} on "
-                f"{len(result['accuracies'])} {result['split']} tasks"
-                + (f", weights of update {of}" if of != result["updates"] else ""),
-            ),
+            ("accuracy", reached),
             ("run", str(out)),
             ("next", f"derts report {out}"),
         ]
     )
-
-
-def _tasks(config: TrainConfig) -> str:
-    tasks = config.tasks
-    rotated = ", every class rotated too" if tasks.rotated else ""
-    return f"{tasks.way} way, {tasks.shot} shot, from {config.data}{rotated}"
 
 
 def _strategy(config: TrainConfig, result: dict[str, Any]) -> str:

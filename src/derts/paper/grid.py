@@ -22,8 +22,7 @@ from derts.config import HardwareConfig
 from derts.data import open_data
 from derts.errors import DertsError
 from derts.files import write_atomically
-from derts.hardware import choose_device
-from derts.memory import keep_freed_memory
+from derts.hardware import choose_device, keep_freed_memory
 from derts.paper.runs import GridRun
 from derts.progress import Advance, clock_text, progress, unheard
 from derts.training.run import PASSED_ON, stop_requests, train_in

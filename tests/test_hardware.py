@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from derts.memory import keep_freed_memory
+from derts.hardware import keep_freed_memory
 
 PROGRAM = """
 import resource
-from derts.memory import keep_freed_memory
+from derts.hardware import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
