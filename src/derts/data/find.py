@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from derts.data import folders, mini_imagenet, packs, tiered_imagenet
+from derts.data import folders, imagenet
 from derts.data.glyphs import glyphs
 from derts.data.sources import Source
 from derts.data.store import open_store
@@ -69,12 +69,7 @@ def find_source(path: Path | str) -> Source:
     if (path / "store.json").is_file():
         raise DertsError(f"{path} is a prepared store already: use it as it is")
     try:
-        source = (
-            packs.detect(path)
-            or mini_imagenet.detect(path)
-            or tiered_imagenet.detect(path)
-            or folders.detect(path)
-        )
+        source = imagenet.detect(path) or folders.detect(path)
     except PermissionError as error:
         raise DertsError(f"{error.filename} may not be read: change its permissions") from error
     if source is not None:

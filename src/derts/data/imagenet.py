@@ -1,0 +1,281 @@
+"""mini- and tiered-ImageNet in the forms in which they are handed on.
+
+csv      mini: images/ with train.csv, val.csv, test.csv (filename,label)
+pickles  mini: dictionaries of pixels with class_dict or labels
+pickles  tiered: lists of PNG files, or .npz of pixels, with pickled labels and categories
+packs    both: .npz of `data` (uint8, image files end to end), `offsets` [n + 1], `labels` [n],
+         `class_names`, and `categories` where there are any; train.npz, or train_0.npz and so on
+"""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from derts.data.decode import Pixels
+from derts.data.safe_pickle import as_list, as_text, load_fields, load_pickle
+from derts.data.sources import (
+    SPLITS,
+    ArrayImages,
+    FileImages,
+    ListedSplit,
+    Listing,
+    Source,
+    check_counts,
+    check_memory,
+    number_labels,
+    pixel_images,
+)
+from derts.errors import DertsError
+
+
+def detect(path: Path) -> Source | None:
+    """The source in `path`, or in a folder of it with a known name, in one of these forms."""
+    for folder in (path / name for name in ("", "mini-imagenet", "tiered-imagenet-64")):
+        packs = {split: found for split in SPLITS if (found := _packs(folder, split))}
+        if packs:
+            first = next(iter(packs.values()))[0]
+            name = "tiered-ImageNet" if _has_categories(first) else "mini-ImageNet"
+            return Source(f"{name} packs", folder, partial(_list_each, _list_packs, packs))
+    for folder in (path, path / "mini-imagenet"):
+        names = ("mini-imagenet-cache-{}.pkl", "miniImageNet_category_split_{phase}.pickle")
+        if pickles := _files(folder, *names):
+            list_splits = partial(_list_each, _list_pickle, pickles)
+            return Source("mini-ImageNet pickles", folder, list_splits)
+        if (tables := _files(folder, "{}.csv")) and (folder / "images").is_dir():
+            return Source("mini-ImageNet csv", folder, partial(_list_each, _list_csv, tables))
+    for folder in (path, path / "tiered-imagenet"):
+        if images := _files(folder, "{}_images.npz", "{}_images_png.pkl"):
+            return Source("tiered-ImageNet", folder, partial(_list_each, _list_tiered, images))
+    return None
+
+
+def _files(folder: Path, *patterns: str) -> dict[str, list[Path]]:
+    return {
+        split: [path]
+        for split in SPLITS
+        for pattern in patterns
+        for phase in ["train_phase_train" if split == "train" else split]
+        if (path := folder / pattern.format(split, phase=phase)).is_file()
+    }
+
+
+def _packs(folder: Path, split: str) -> list[Path]:
+    numbered = sorted(folder.glob(f"{split}_[0-9]*.npz"), key=lambda path: (len(path.name), path))
+    return numbered or _files(folder, "{}.npz").get(split, [])
+
+
+def _list_each(
+    list_split: Callable[..., ListedSplit], found: dict[str, list[Path]], _: Listing
+) -> dict[str, ListedSplit]:
+    check_memory([path for paths in found.values() for path in paths])
+    return {split: list_split(split, *paths) for split, paths in found.items()}
+
+
+def _list_csv(_: str, table: Path) -> ListedSplit:
+    folder = table.parent / "images"
+    try:
+        with table.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DertsError(f"{table} is no csv in UTF-8 ({error}): save it as such") from error
+    if not rows or not {"filename", "label"} <= rows[0].keys():
+        raise DertsError(f"{table} must have a header filename,label and a row per image: add them")
+    names = [str(row["filename"] or "") for row in rows]
+    sizes = [_file_size(name, folder, table) for name in names]
+    if -1 in sizes:
+        raise DertsError(
+            f"{sizes.count(-1):,} of {len(rows):,} images named in {table} are not in "
+            f"images/, the first is {names[sizes.index(-1)]!r}: download them, or remove those rows"
+        )
+    images = FileImages(folder, tuple(names), tuple(sizes))
+    return ListedSplit(*number_labels([str(row["label"]) for row in rows]), images)
+
+
+def _file_size(name: str, folder: Path, table: Path) -> int:
+    """The bytes of an image that a csv names, -1 if it is not there; an error if elsewhere."""
+    if "\0" in name:
+        return -1
+    path = folder / name
+    if path.name != name and not path.resolve().is_relative_to(folder.resolve()):
+        raise DertsError(f"{table} names {name!r}, which is outside of images/: remove that row")
+    return path.stat().st_size if path.is_file() else -1
+
+
+def _list_pickle(split: str, path: Path) -> ListedSplit:
+    fields = load_fields(path)
+    pixels = fields.get("image_data", fields.get("data"))
+    if not isinstance(pixels, np.ndarray) or not {"class_dict", "labels"} & fields.keys():
+        held = ", ".join(fields) or "no dictionary"
+        raise DertsError(
+            f"{path} must hold image_data with class_dict, or data with labels, but holds {held}: "
+            "use another distribution of mini-ImageNet"
+        )
+    images = pixel_images(path, pixels)
+    if "class_dict" in fields:
+        names = _names_of_class_dict(path, fields["class_dict"], len(images))
+    else:
+        names = [as_text(label) for label in as_list(fields["labels"], path)]
+        known = fields.get("catname2label")
+        if isinstance(known, dict):
+            name_of = {as_text(number): as_text(name) for name, number in known.items()}
+            names = [name_of.get(name, name) for name in names]
+    check_counts(split, len(images), len(names), path)
+    return ListedSplit(*number_labels(names), images)
+
+
+def _names_of_class_dict(path: Path, class_dict: Any, count: int) -> list[str]:
+    """The class of each of `count` images, of a dictionary of class name to image numbers."""
+    name_of: dict[int, str] = {}
+    for name, numbers in class_dict.items() if isinstance(class_dict, dict) else ():
+        for number in as_list(numbers, path):
+            if not isinstance(number, int) or not 0 <= number < count:
+                raise DertsError(
+                    f"{path}: class_dict names image {number!r} of {count}: download it again"
+                )
+            name_of[number] = as_text(name)
+    if len(name_of) < count:
+        missing = count - len(name_of)
+        raise DertsError(
+            f"{path}: {missing:,} images are in no class of class_dict: download it again"
+        )
+    return [name_of[number] for number in range(count)]
+
+
+def _list_tiered(split: str, path: Path) -> ListedSplit:
+    label_path = path.parent / f"{split}_labels.pkl"
+    if not label_path.is_file():
+        raise DertsError(f"{path.name} is there but {label_path} is not: download it too")
+    fields = load_fields(label_path)
+    key = "label_specific" if "label_specific" in fields else "labels"
+    if key not in fields:
+        raise DertsError(
+            f"{label_path} has neither label_specific nor labels but "
+            f"{', '.join(fields) or 'no dictionary'}: download it again"
+        )
+    if path.suffix == ".npz":
+        # These arrays were decoded by OpenCV, which puts blue first.
+        images = pixel_images(path, load_npz(path, "images")[0], blue_first=True)
+    else:
+        images = _png_images(path)
+    given = _numbers(fields, key, label_path)
+    check_counts(split, len(images), len(given), label_path)
+    numbers, first, labels = np.unique(given, return_index=True, return_inverse=True)
+    categories = None
+    if "label_general" in fields:
+        general = _numbers(fields, "label_general", label_path)
+        check_counts("label_general", len(labels), len(general), label_path)
+        categories = _names(fields, "label_general_str", general[first], label_path)
+    names = _names(fields, "label_specific_str", numbers, label_path)
+    # Two kinds of crane are two classes: later ones are numbered.
+    again = [names[:place].count(name) for place, name in enumerate(names)]
+    classes = tuple(
+        f"{name} ({count + 1})" if count else name for name, count in zip(names, again, strict=True)
+    )
+    return ListedSplit(classes, labels.astype(np.int64), images, categories)
+
+
+def _png_images(path: Path) -> ArrayImages:
+    content = load_pickle(path)
+    arrays = content.tolist() if isinstance(content, np.ndarray) else content
+    if not isinstance(arrays, list) or not all(
+        isinstance(array, np.ndarray) and array.dtype == np.uint8 for array in arrays
+    ):
+        raise DertsError(f"{path} holds no list of encoded images: download it again")
+    return ArrayImages((path,), arrays)
+
+
+def _numbers(fields: dict[str, Any], key: str, path: Path) -> NDArray[np.int64]:
+    try:
+        numbers = np.array(as_list(fields[key], path))
+    except ValueError:  # lists of several lengths
+        numbers = np.array(None)
+    if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
+        raise DertsError(f"{key} in {path} is no list of whole numbers: download it again")
+    return numbers.astype(np.int64)
+
+
+def _names(
+    fields: dict[str, Any], key: str, numbers: NDArray[np.int64], path: Path
+) -> tuple[str, ...]:
+    """The text of each label number, or the number itself where no texts are given."""
+    if fields.get(key) is None:
+        return tuple(str(number) for number in numbers.tolist())
+    texts = as_list(fields[key], path)
+    if not 0 <= numbers.min(initial=0) <= numbers.max(initial=0) < len(texts):
+        raise DertsError(f"{key} in {path} has no text for every label: download it again")
+    return tuple(as_text(texts[number]) for number in numbers.tolist())
+
+
+def _list_packs(split: str, *paths: Path) -> ListedSplit:
+    files: list[Pixels] = []
+    names: list[str] = []
+    category_of: dict[str, str] = {}
+    for path in paths:
+        arrays = load_npz(path, "data", "offsets", "labels", "class_names")
+        data, offsets, labels, class_names = arrays
+        is_flat = all(array.ndim == 1 for array in arrays)
+        if is_flat:
+            check_counts(split, len(offsets) - 1, len(labels), path)
+        if not is_flat or not _in_range(data, offsets, labels, len(class_names)):
+            raise DertsError(
+                f"{path} has offsets or labels out of range: it is damaged, download it again"
+            )
+        if _has_categories(path):
+            [categories] = load_npz(path, "categories")
+            if categories.shape != class_names.shape:
+                raise DertsError(f"{path} has no category for every class: download it again")
+            category_of.update(zip(map(str, class_names), map(str, categories), strict=True))
+        names += [str(name) for name in class_names[labels]]
+        files += [data[start:end] for start, end in pairwise(offsets.tolist())]
+    used, numbers = number_labels(names)
+    known = tuple(category_of.get(name, "") for name in used) if category_of else None
+    return ListedSplit(used, numbers, ArrayImages(paths, files), known)
+
+
+def _in_range(
+    data: NDArray[Any], offsets: NDArray[Any], labels: NDArray[Any], class_count: int
+) -> bool:
+    return bool(
+        data.dtype == np.uint8
+        and offsets.dtype.kind in "iu"
+        and labels.dtype.kind in "iu"
+        and offsets[0] == 0
+        and offsets[-1] == len(data)
+        and (offsets[1:] >= offsets[:-1]).all()
+        and labels.min(initial=0) >= 0
+        and labels.max(initial=0) < max(class_count, 1)
+    )
+
+
+def load_npz(path: Path, *names: str) -> list[NDArray[Any]]:
+    """Arrays of an .npz, which is not trusted: no pickled objects."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
+            missing = [name for name in names if name not in held]
+            if missing:
+                raise DertsError(
+                    f"{path} has no array {missing[0]!r}, only {', '.join(held.files[:6])}: "
+                    "download it again, or use another distribution of the data set"
+                )
+            return [np.asarray(held[name]) for name in names]
+    except DertsError:
+        raise
+    except Exception as error:  # what a damaged archive raises can be anything
+        raise DertsError(f"{path} is no readable .npz ({error}): download it again") from error
+
+
+def _has_categories(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return "categories.npy" in archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError):
+        return False
