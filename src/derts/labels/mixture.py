@@ -56,14 +56,15 @@ class Mixture:
         self.own_mass = torch.zeros(len(rows), device=rows.device)
         self.share = self.sizes / self.images  # of true classes
 
-    def _parts(self) -> Iterator[slice]:
-        for start in range(0, len(self.rows), self.block):
-            yield slice(start, start + self.block)
+    def _parts(self, step: int = 1) -> Iterator[slice]:
+        """Every `step`-th image, a block at a time."""
+        for start in range(0, len(self.rows), self.block * step):
+            yield slice(start, start + self.block * step, step)
 
-    def _sum(self, of: Callable[[slice], Tensor]) -> Tensor:
-        """Σ over all images of all processes of what `of` gives for a part of them."""
+    def _sum(self, of: Callable[[slice], Tensor], step: int = 1) -> Tensor:
+        """Σ over every `step`-th image of all processes of what `of` gives for a part of them."""
         total = None
-        for part in self._parts():
+        for part in self._parts(step):
             found = of(part)
             total = found if total is None else total + found
         if total is None:  # a process without images
@@ -178,7 +179,7 @@ class Mixture:
         rates = torch.tensor(RATES, dtype=torch.float64, device=self.rows.device)
 
         def likelihoods(part: slice) -> Tensor:
-            distances, given = self._distances(part)[::step], self.given[part][::step, None]
+            distances, given = self._distances(part), self.given[part, None]
             share = self.share.log().to(distances)
             found = []
             for belief in BELIEFS:
@@ -188,7 +189,7 @@ class Mixture:
                 found.append(mixed.clamp(min=1e-300).log().sum(0))
             return torch.stack(found)
 
-        total = self._sum(likelihoods) / max(1, round(self.images / step)) * self.images
+        total = self._sum(likelihoods, step) * step
         total = total + PRIOR_IMAGES * (
             PRIOR_WRONG * rates.log() + (1 - PRIOR_WRONG) * (1 - rates).log()
         )
@@ -202,8 +203,7 @@ class Mixture:
         step = max(1, round(self.images / SAMPLED))
 
         def likelihoods(part: slice) -> Tensor:
-            distances = self._distances(part)[::step]
-            prior = self._prior(part)[::step]
+            distances, prior = self._distances(part), self._prior(part)
             share = self.share.log().to(distances)
             found = []
             for belief in BELIEFS:
@@ -212,7 +212,7 @@ class Mixture:
                 found.append(joint.double().sum())
             return torch.stack(found)
 
-        total = self._sum(likelihoods) * step
+        total = self._sum(likelihoods, step) * step
         self.likelihood = float(total.max())
         best: float = BELIEFS[int(total.argmax())]
         return best
