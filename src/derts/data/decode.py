@@ -8,13 +8,12 @@ import warnings
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from derts.errors import DISK_FULL
 
@@ -34,19 +33,11 @@ _ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 
 @contextmanager
 def strict_pillow() -> Iterator[None]:
-    """Inside, an image large enough to exhaust memory is an error; other warnings are silent.
-
-    Pillow warns of harmless oddities (a damaged EXIF block, say) which are no reason to stop.
-    """
+    """Inside, an image large enough to exhaust memory is an error; other warnings are silent."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield
-
-
-def open_image(file: IO[bytes] | Path) -> Image.Image:
-    """An image file of one of FORMATS, opened by Pillow, its pixels not read yet."""
-    return Image.open(file, formats=FORMATS)
 
 
 def decode(content: bytes | Pixels, size: int, channels: int) -> Pixels:
@@ -68,10 +59,12 @@ def decode(content: bytes | Pixels, size: int, channels: int) -> Pixels:
         content = np.ascontiguousarray(content)
         image = Image.fromarray(content[..., 0] if content.shape[2:] == (1,) else content)
     else:
-        image = open_image(io.BytesIO(content))
+        image = Image.open(io.BytesIO(content), formats=FORMATS)
         # A JPEG can be decoded at a fraction of its size; twice the wanted one loses nothing.
         image.draft(None, (2 * size, 2 * size))
-        image = _upright(image)
+        # A damaged EXIF block says nothing about the pixels.
+        with suppress(SyntaxError, ValueError, TypeError, KeyError, IndexError, ZeroDivisionError):
+            image = ImageOps.exif_transpose(image)
     return fit(image, size, channels)
 
 
@@ -93,13 +86,6 @@ def fit(image: Image.Image, size: int, channels: int) -> Pixels:
     return np.asarray(image, dtype=np.uint8).reshape(size, size, channels)
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    try:
-        return ImageOps.exif_transpose(image)
-    except (SyntaxError, ValueError, TypeError, KeyError, IndexError, ZeroDivisionError):
-        return image  # a damaged EXIF block says nothing about the pixels
-
-
 def _plain(image: Image.Image, mode: str) -> Image.Image:
     """Any mode as RGB or L without transparency."""
     if image.mode.startswith("I;16"):
@@ -111,8 +97,7 @@ def _plain(image: Image.Image, mode: str) -> Image.Image:
         image = Image.fromarray((values * scale).round().clip(0, 255).astype(np.uint8))
     if image.mode in _ALPHA_MODES or "transparency" in image.info:
         image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        image = Image.alpha_composite(white, image)
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image if image.mode == mode else image.convert(mode)
 
 
@@ -154,14 +139,10 @@ def _decode_range(
         except Exception as error:  # whatever Pillow raises, but not what the disk does
             if isinstance(error, OSError) and error.errno in (*DISK_FULL, *_TOO_MANY_FILES):
                 raise
-            broken.append((index, images.name(index), _reason(error)))
+            reason = (str(error) or type(error).__name__).splitlines()[0][:120]
+            if isinstance(error, (Image.DecompressionBombError, Image.DecompressionBombWarning)):
+                reason = "more pixels than Pillow deems safe"
+            elif isinstance(error, UnidentifiedImageError):
+                reason = f"not an image of a known format: {', '.join(FORMATS)}"
+            broken.append((index, images.name(index), reason))
     return len(indices), pixels[: len(indices) - len(broken)], broken
-
-
-def _reason(error: Exception) -> str:
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    if "DecompressionBomb" in type(error).__name__:
-        return "more pixels than Pillow deems safe"
-    if "cannot identify" in text:
-        return f"not an image of a known format: {', '.join(FORMATS)}"
-    return text[:120]

@@ -24,7 +24,7 @@ def detect(path: Path) -> Source | None:
     splits = _split_folders(path)
     if splits:
         return Source("class folders", path, partial(_list_splits, splits))
-    if any(_has_image(folder) for folder in _folders(path)):
+    if any(_is_image_name(n) for f in _folders(path) for _, _, names in os.walk(f) for n in names):
         return Source("folder of classes", path, partial(_split_classes, path))
     return None
 
@@ -89,18 +89,17 @@ def _split_classes(folder: Path, listing: Listing) -> dict[str, ListedSplit]:
 
 
 def _as_split(folder: Path, classes: dict[str, list[tuple[str, int]]]) -> ListedSplit:
-    files = [file for class_files in classes.values() for file in class_files]
     labels = np.repeat(np.arange(len(classes)), [len(files) for files in classes.values()])
-    images = FileImages(folder, tuple(name for name, _ in files), tuple(size for _, size in files))
-    return ListedSplit(tuple(classes), labels.astype(np.int64), images)
+    names, sizes = zip(*(file for files in classes.values() for file in files), strict=True)
+    return ListedSplit(tuple(classes), labels.astype(np.int64), FileImages(folder, names, sizes))
 
 
 def _list_classes(folder: Path, listing: Listing) -> dict[str, list[tuple[str, int]]]:
     """Per class that has enough images, sorted: (path relative to the folder, size in bytes)."""
     listed = {child.name: list_images(child, folder) for child in _folders(folder)}
-    few = [name for name, files in sorted(listed.items()) if 0 < len(files) < listing.min_images]
+    few = [name for name, files in listed.items() if 0 < len(files) < listing.min_images]
     listing.left_out.extend(few)
-    return {n: files for n, files in sorted(listed.items()) if files and n not in few}
+    return {name: files for name, files in listed.items() if files and name not in few}
 
 
 def list_images(folder: Path, root: Path) -> list[tuple[str, int]]:
@@ -111,23 +110,15 @@ def list_images(folder: Path, root: Path) -> list[tuple[str, int]]:
     found = []
     for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in files:
-            if is_image_name(name):
-                path = Path(parent) / name
-                try:
-                    size = path.stat().st_size
-                except OSError:  # a link to nowhere: reading it will say so
-                    size = 0
-                found.append((path.relative_to(root).as_posix(), size))
+        for path in (Path(parent) / name for name in files if _is_image_name(name)):
+            # A link to nowhere counts, and reading it will say so.
+            size = path.stat().st_size if path.exists() else 0
+            found.append((path.relative_to(root).as_posix(), size))
     return sorted(found)
 
 
-def is_image_name(name: str) -> bool:
-    """Whether Pillow knows the ending and the file is not a hidden one.
-
-    >>> is_image_name("a.JPG"), is_image_name("._a.jpg"), is_image_name("Thumbs.db")
-    (True, False, False)
-    """
+def _is_image_name(name: str) -> bool:
+    """Whether Pillow knows the ending and the file is not a hidden one."""
     return not name.startswith(".") and os.path.splitext(name)[1].lower() in _endings()
 
 
@@ -138,7 +129,7 @@ def _endings() -> frozenset[str]:
 
 
 def _folders(path: Path) -> list[Path]:
-    """The folders in a folder, without hidden ones and links back to where we came from."""
+    """The folders in a folder, sorted, without hidden ones and links back to where we came from."""
     here = path.resolve()
     return sorted(
         child
@@ -147,10 +138,6 @@ def _folders(path: Path) -> list[Path]:
         and child.is_dir()
         and not (child.is_symlink() and here.is_relative_to(child.resolve()))
     )
-
-
-def _has_image(folder: Path) -> bool:
-    return any(is_image_name(name) for _, _, files in os.walk(folder) for name in files)
 
 
 def _split_folders(path: Path) -> dict[str, Path]:

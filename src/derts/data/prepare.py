@@ -10,23 +10,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from derts.data.decode import Broken, decode_all, strict_pillow
 from derts.data.find import find_source
 from derts.data.sources import DEFAULT_FRACTIONS, FileImages, ListedSplit, Listing, Source
 from derts.data.store import SplitEntry, StoreDescription, describe_store
 from derts.data.store_writing import (
+    HEADER,
+    SplitContent,
     check_destination,
     disk_errors,
     finish_split,
-    partial_folder,
     publish,
-    write_header,
 )
 from derts.errors import DertsError
 from derts.progress import Progress, silent
-
-_HEADER = 128  # bytes of the .npy header that numpy writes for any shape we have
 
 
 @dataclass(frozen=True)
@@ -72,18 +71,17 @@ def prepare(
     'train: 1 images 8×8×3, 1 classes of 1'
     """
     destination = Path(os.path.abspath(destination))
-    if not 1 <= size <= 4096:
-        raise DertsError(f"size {size} is out of range: give a side of 1 to 4096 pixels")
-    if workers < 0:
-        raise DertsError(f"workers {workers} is negative: give 0 for one per core, or a number")
-    if min_images < 1:
-        raise DertsError(f"min_images {min_images} is out of range: give 1 or more")
-    found = find_source(source)
-    if found.kind.startswith(("class", "folder")) and destination.is_relative_to(
-        found.path.resolve()
+    for name, value, low, high in (
+        ("size", size, 1, 4096),
+        ("workers", workers, 0, 1000),
+        ("min_images", min_images, 1, 10**9),
     ):
+        if not low <= value <= high:
+            raise DertsError(f"{name} {value} is out of range: give {low} to {high:,}")
+    found = find_source(source)
+    is_folder = found.kind.startswith(("class", "folder"))
+    if is_folder and destination.is_relative_to(found.path.resolve()):
         raise DertsError(f"{destination} lies inside the source: choose a place outside of it")
-    partial = partial_folder(destination)
     listing = Listing(seed, split_fractions, min_images)
     with disk_errors(destination):
         splits = found.splits(listing)
@@ -93,6 +91,7 @@ def prepare(
         if not overwrite and _is_prepared(destination, fingerprint, skip_broken):
             return Prepared(describe_store(destination), notes=("it is prepared already",))
         check_destination(destination, overwrite=overwrite)
+        partial = destination.with_name(destination.name + ".partial")
         partial.mkdir(parents=True, exist_ok=True)
         work = _Preparation(partial, splits, size, 1 if grayscale else 3)
         resumed = work.resume(fingerprint)
@@ -100,11 +99,9 @@ def prepare(
         notes = [f"continued: {resumed:,} images were done before"] if resumed else []
         notes += work.check_broken(skip_broken)
         if listing.left_out:
-            count, first = len(listing.left_out), ", ".join(listing.left_out[:5])
-            more = ", …" if count > 5 else ""
-            notes.append(
-                f"left out {count} classes with fewer than {min_images} images: {first}{more}"
-            )
+            first = ", ".join(listing.left_out[:5]) + (", …" if len(listing.left_out) > 5 else "")
+            small = f"classes with fewer than {min_images} images: {first}"
+            notes.append(f"left out {len(listing.left_out)} {small}")
         entries = work.finish(progress)
         origin = {"kind": found.kind, "name": found.path.resolve().name}
         left_out = sum(map(len, work.broken.values()))
@@ -139,7 +136,7 @@ class _Preparation:
     def length(self, split: str) -> int:
         """Bytes of the file of a split's pixels, so far."""
         count = self.done[split] - len(self.broken[split])
-        return _HEADER + count * self.size * self.size * self.channels
+        return HEADER + count * self.size * self.size * self.channels
 
     def resume(self, fingerprint: str) -> int:
         """Take up the work of an earlier call, or start over; how many images are done."""
@@ -172,10 +169,10 @@ class _Preparation:
         total = sum(len(split.labels) for split in self.splits.values()) - done
         with strict_pillow(), progress(title, total=total, unit="images") as advance:
             for name, split in self.splits.items():
-                ranges = decode_all(
-                    split.images, self.done[name], self.size, self.channels, workers
-                )
-                for count, pixels, broken in ranges:
+                shape = (self.size, self.channels)
+                for count, pixels, broken in decode_all(
+                    split.images, self.done[name], *shape, workers
+                ):
                     with self.pixels(name).open("ab") as file:
                         file.write(pixels.tobytes())
                     with self.journal.open("a", encoding="utf-8") as file_of_lines:
@@ -190,13 +187,13 @@ class _Preparation:
         if not broken:
             return []
         split, (_, name, reason) = broken[0]
-        first = f"{name} in {split} ({reason})"
+        first = f"the first is {name} in {split} ({reason})"
         if not skip_broken:
             raise DertsError(
-                f"{len(broken):,} of the images cannot be read, the first is {first}: "
+                f"{len(broken):,} of the images cannot be read, {first}: "
                 "remove or replace them, or pass skip_broken=True (--skip-broken)"
             )
-        return [f"left out {len(broken):,} broken images, the first is {first}"]
+        return [f"left out {len(broken):,} broken images, {first}"]
 
     def finish(self, progress: Progress) -> dict[str, SplitEntry]:
         """Write headers, labels and names, without classes that have no image left."""
@@ -204,25 +201,22 @@ class _Preparation:
         total = sum(self.length(split) for split in self.splits)
         with progress("checksums", total=total // 1_000_000, unit="MB") as advance:
             for name, split in self.splits.items():
-                keep = np.ones(len(split.labels), dtype=bool)
-                keep[[index for index, _, _ in self.broken[name]]] = False
-                if not keep.any():
+                kept = np.delete(np.arange(len(split.labels)), [i for i, *_ in self.broken[name]])
+                if not len(kept):
                     raise DertsError(
                         f"split {name!r} has no image left: add images to it, or remove it"
                     )
-                with self.pixels(name).open("r+b") as file:
-                    write_header(file, (int(keep.sum()), self.size, self.size, self.channels))
-                    assert file.tell() == _HEADER
-                if isinstance(split.images, FileImages):
-                    names = [split.images.names[index] for index in np.flatnonzero(keep)]
-                    text = json.dumps(names) + "\n"
-                    (self.partial / f"{name}_names.json").write_text(text, encoding="utf-8")
-                used, labels = np.unique(split.labels[keep], return_inverse=True)
-                classes = tuple(split.class_names[number] for number in used)
-                categories = split.categories and tuple(split.categories[n] for n in used)
-                entries[name] = finish_split(
-                    self.partial, name, labels.astype(np.int64), classes, categories, advance
+                used, labels = np.unique(split.labels[kept], return_inverse=True)
+                files = split.images.names if isinstance(split.images, FileImages) else None
+                content = SplitContent(
+                    (),
+                    (self.size, self.size, self.channels),
+                    torch.from_numpy(labels.astype(np.int64)),
+                    tuple(split.class_names[number] for number in used),
+                    split.categories and tuple(split.categories[number] for number in used),
+                    files and [files[index] for index in kept],
                 )
+                entries[name] = finish_split(self.partial, name, content, advance)
         return entries
 
 
@@ -230,10 +224,9 @@ def _check_class_sizes(splits: dict[str, ListedSplit], min_images: int) -> None:
     """Only folders leave small classes out; other sources are refused if they have any."""
     for name, split in splits.items():
         counts = np.bincount(split.labels, minlength=len(split.class_names))
-        small = np.flatnonzero(counts < min_images)
-        if len(small):
+        for small in np.flatnonzero(counts < min_images)[:1]:
             raise DertsError(
-                f"class {split.class_names[small[0]]!r} of {name!r} has {counts[small[0]]} images, "
+                f"class {split.class_names[small]!r} of {name!r} has {counts[small]} images, "
                 f"fewer than {min_images}: only class folders can leave classes out, unpack it"
             )
 

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from derts.data.store import SPLIT_NAME, SplitEntry, StoreDescription, data_digest
 from derts.data.table import ImageTable
 from derts.errors import DISK_FULL, DertsError
 from derts.progress import Advance, silent
+
+HEADER = 128  # bytes of the .npy header that numpy writes for any shape we have
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,9 @@ def save_table(
     """Write tables as a store that open_store reads; the keys are the names of the splits."""
     contents = {
         name: SplitContent(
-            table.images.split(512),
-            table.image_shape,
-            table.labels,
-            table.class_names,
-            table.categories,
+            t.images.split(512), t.image_shape, t.labels, t.class_names, t.categories
         )
-        for name, table in tables.items()
+        for name, t in tables.items()
     }
     origin = {"kind": "tables", "name": Path(destination).name}
     return write_store(contents, Path(destination), origin, overwrite=overwrite)
@@ -67,21 +63,17 @@ def write_store(
     # Of this process alone: several may write the same cache.
     partial = destination.with_name(f"{destination.name}.{os.getpid()}.partial")
     with disk_errors(destination), silent("saving", total=None) as advance:
-        remove_folder(partial)
+        shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         entries = {}
         for name, split in contents.items():
             if not SPLIT_NAME.fullmatch(name):
                 raise DertsError(f"split name {name!r} must be letters, digits, - and _: rename it")
             with (partial / f"{name}.npy").open("wb") as file:
-                write_header(file, (len(split.labels), *split.image_shape))
+                file.write(bytes(HEADER))
                 for block in split.blocks:
                     file.write(block.contiguous().cpu().numpy().tobytes())
-            if split.names is not None:
-                text = json.dumps(list(split.names), ensure_ascii=False)
-                (partial / f"{name}_names.json").write_text(text, encoding="utf-8")
-            about = (split.class_names, split.categories)
-            entries[name] = finish_split(partial, name, split.labels.numpy(), *about, advance)
+            entries[name] = finish_split(partial, name, split, advance)
         for file_name, content in (beside or {}).items():
             (partial / file_name).write_bytes(content)
         digests = "".join(entry.sha256 + entry.labels_sha256 for entry in entries.values())
@@ -106,17 +98,6 @@ def check_destination(destination: Path, *, overwrite: bool) -> None:
         )
 
 
-def partial_folder(destination: Path) -> Path:
-    """Where a store is put together before it is moved to its destination."""
-    return destination.with_name(destination.name + ".partial")
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove a folder of ours with all it holds, if it is there."""
-    if folder.exists():
-        shutil.rmtree(folder)
-
-
 @contextmanager
 def disk_errors(destination: Path) -> Iterator[None]:
     """Say a full disk, a forbidden place and the like as a DertsError."""
@@ -135,33 +116,30 @@ def disk_errors(destination: Path) -> Iterator[None]:
         raise DertsError(f"{said}, then run the same command to continue") from error
 
 
-def write_header(file: IO[bytes], shape: tuple[int, ...]) -> None:
-    """The .npy header of uint8 pixels of this shape."""
-    header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, header)
-
-
-def finish_split(
-    folder: Path,
-    name: str,
-    labels: NDArray[np.int64],
-    classes: tuple[str, ...],
-    categories: tuple[str, ...] | None,
-    advance: Advance,
-) -> SplitEntry:
-    """Write a split's labels beside its pixels, and describe both."""
+def finish_split(folder: Path, name: str, split: SplitContent, advance: Advance) -> SplitEntry:
+    """Write header, labels and names to the pixels of a split, which are there; describe all."""
     pixels, label_path = folder / f"{name}.npy", folder / f"{name}_labels.npy"
+    labels, classes = split.labels.numpy(), split.class_names
+    with pixels.open("r+b") as file:
+        header = {
+            "descr": "|u1",
+            "fortran_order": False,
+            "shape": (len(labels), *split.image_shape),
+        }
+        np.lib.format.write_array_header_1_0(file, header)
     np.save(label_path, labels.astype("<i8"), allow_pickle=False)
-    count, height, width, channels = np.load(pixels, mmap_mode="r", allow_pickle=False).shape
+    if split.names is not None:
+        text = json.dumps(list(split.names)) + "\n"
+        (folder / f"{name}_names.json").write_text(text, encoding="utf-8")
     counts = np.bincount(labels, minlength=len(classes))
     return SplitEntry(
-        count,
-        (height, width, channels),
+        len(labels),
+        split.image_shape,
         data_digest(pixels, advance),
         data_digest(label_path, advance),
-        (int(counts.min(initial=count)), int(counts.max(initial=0))),
+        (int(counts.min(initial=len(labels))), int(counts.max(initial=0))),
         classes,
-        categories,
+        split.categories,
     )
 
 
@@ -171,7 +149,7 @@ def publish(partial: Path, description: StoreDescription) -> None:
     destination = description.path
     old = destination.with_name(destination.name + ".old")
     if destination.exists():
-        remove_folder(old)
+        shutil.rmtree(old, ignore_errors=True)
         destination.rename(old)
     partial.rename(destination)
-    remove_folder(old)
+    shutil.rmtree(old, ignore_errors=True)
