@@ -133,3 +133,20 @@ def test_without_a_gpu_the_kernels_are_not_checked() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     if done.returncode == 1:
         assert done.stderr.startswith("the kernels need an NVIDIA GPU and Triton")
+
+
+def test_wrong_labels_run(tmp_path: Path) -> None:
+    words = ["--quick", "--data", "glyphs-60x24", "--updates", "3", "--noise", "pair:0.25",
+             "--learners", "anil", "--out", str(tmp_path / "out.json")]  # fmt: skip
+    shown = program("wrong_labels.py", *words)
+    found = json.loads((tmp_path / "out.json").read_text())
+    rows = {row["variant"]: row for row in found["rows"]}
+    assert rows.keys() >= {"clean", "random", "long", "paper", "derts", "cleaned", "oracle"}
+    assert rows["oracle"]["images"] == rows["clean"]["images"] * 0.75
+    assert rows["cleaned"]["updates_in_all"] == rows["long"]["updates"] == 6
+    assert found["detection"][0]["true"] == 0.25
+    assert "anil pair:0.25 oracle: " in shown
+    assert ("cleanlab" in rows) != ("cleanlab is left out" in shown)
+    again = program("wrong_labels.py", *words)  # all is there
+    assert " s\n" not in again
+    assert json.loads((tmp_path / "out.json").read_text())["rows"] == found["rows"]
