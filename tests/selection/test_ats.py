@@ -15,17 +15,14 @@ from derts.config import (
     TrainConfig,
 )
 from derts.data import ImageTable
+from derts.distributed import Group
 from derts.errors import DertsError
 from derts.learners import ANIL, MAML
+from derts.learners.embedding import evaluation_mode, named_images
 from derts.selection.ats import AdaptiveScheduler
 from derts.selection.ats import strategy as ats_strategy
 from derts.selection.ats.scheduler import Scheduler, gumbel, sample_in_order
-from derts.selection.ats.signals import (
-    ObservedTasks,
-    observe_tasks,
-    running_statistics,
-    task_signals,
-)
+from derts.selection.ats.signals import ObservedTasks, observe_tasks, task_signals
 from derts.tasks import generator
 from derts.training import Trainer
 
@@ -182,8 +179,9 @@ def test_what_was_looked_at_serves_the_virtual_step(
     learner, pool, which = trainer.learner, trainer.draw(6, "x", 0), torch.tensor([4, 1])
     assert isinstance(learner, ANIL | MAML)
     parameters = list(learner.parameters())
-    with running_statistics(learner):
-        seen = observe_tasks(learner, trainer.images, pool)
+    named = named_images(torch.cat((pool.support, pool.query), 1), len(trainer.images))
+    with evaluation_mode(learner), torch.enable_grad():
+        seen = observe_tasks(learner, trainer.images, pool, named, Group(), learner.device)
         found = torch.autograd.grad(seen.loss(which), parameters)
         loss = learner.outer_loss(trainer.images, pool[which]).loss
         expected = torch.autograd.grad(loss, parameters)

@@ -12,13 +12,7 @@ STEPS_OF_PROGRESS = 100
 
 
 class Scheduler(nn.Module):
-    """Scores candidate tasks from their signals and the training's progress.
-
-    >>> scheduler = Scheduler()
-    >>> signals = TaskSignals(torch.rand(7), torch.rand(7, 2), torch.rand(7, 2))
-    >>> scheduler(signals, torch.tensor([50])).shape
-    torch.Size([7])
-    """
+    """Scores candidate tasks from their signals and the training's progress."""
 
     def __init__(self) -> None:
         super().__init__()

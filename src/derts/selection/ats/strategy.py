@@ -12,10 +12,10 @@ program queues one update after the other and waits for none.
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from derts.config import StrategyConfig
 from derts.data.table import ImageTable
@@ -23,17 +23,10 @@ from derts.errors import DertsError
 from derts.evaluation import accuracies
 from derts.hardware import one_thread
 from derts.learners.anil import ANIL
-from derts.learners.embedding import Named, in_round_numbers, named_images
+from derts.learners.embedding import evaluation_mode, in_round_numbers, named_images
 from derts.learners.maml import MAML
-from derts.selection.ats.cuda_graph import DecisionInputs, DrawnTasks, RecordedDecision
 from derts.selection.ats.scheduler import STEPS_OF_PROGRESS, Scheduler, gumbel, sample_in_order
-from derts.selection.ats.signals import (
-    ObservedTasks,
-    TaskSignals,
-    observe_tasks,
-    running_statistics,
-    task_signals,
-)
+from derts.selection.ats.signals import ObservedTasks, observe_tasks
 from derts.selection.strategy import Context, MetaBatch, State, Strategy, draw_one
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
@@ -42,6 +35,34 @@ CANDIDATES = 5  # × the meta-batch
 LEAST_TEMPERATURE, COOLING = 0.1, 0.99
 LEARNING_RATE = 1e-3
 BASELINE_MOMENTUM = 0.9
+
+
+class DecisionInputs(NamedTuple):
+    """All that an update's decision depends on beside learner and scheduler.
+
+    Candidates, and clean tasks for the reward, each with their `named_images`; noise [2, T] for
+    trying and for choosing; step int64 [1] and temperature [1] are known last.
+    """
+
+    candidates: TaskPool
+    images: Tensor
+    places: Tensor
+    rewarding: TaskPool
+    reward_images: Tensor
+    reward_places: Tensor
+    noise: Tensor
+    step: Tensor
+    temperature: Tensor
+
+    def tensors(self) -> list[Tensor]:
+        """All of them, in one order."""
+        pools = [*self.candidates.tensors().values(), *self.rewarding.tensors().values()]
+        return [*pools, *(part for part in self if isinstance(part, Tensor))]
+
+    def copied_to(self, device: torch.device) -> DecisionInputs:
+        """The same on a device, in memory of its own."""
+        parts: Any = (part.to(device).clone() for part in self)
+        return DecisionInputs(*parts)
 
 
 class AdaptiveScheduler(Strategy):
@@ -55,11 +76,11 @@ class AdaptiveScheduler(Strategy):
 
     def __init__(self, config: StrategyConfig) -> None:
         self.warmup = config.warmup
-        self.baseline: torch.Tensor | None = None
+        self.baseline: Tensor | None = None
         self.steps = 0
         self._images_per_task = 0
-        self._recorded: RecordedDecision | None = None
-        self._ahead: tuple[int, Future[DrawnTasks]] | None = None
+        self._recorded: tuple[torch.cuda.CUDAGraph, DecisionInputs, Tensor] | None = None
+        self._ahead: tuple[int, Future[DecisionInputs]] | None = None
         self._drawer = ThreadPoolExecutor(1, "derts-draw")
 
     def check(self, context: Context) -> None:
@@ -74,13 +95,12 @@ class AdaptiveScheduler(Strategy):
         task = draw_one(context, images=1)
         self._images_per_task = task.support.shape[1] + task.query.shape[1]
         self.scheduler = Scheduler.from_seed(context.seed)
-        if context.group.alone and learner.device.type == "cuda":
+        on_gpu = context.group.alone and learner.device.type == "cuda"
+        if on_gpu:
             self.scheduler.to(learner.device)
+        parameters = self.scheduler.parameters()
         self.optimiser = torch.optim.Adam(
-            self.scheduler.parameters(),
-            lr=LEARNING_RATE,
-            fused=True,
-            capturable=self.device.type == "cuda",
+            parameters, lr=LEARNING_RATE, fused=True, capturable=on_gpu
         )
 
     @property
@@ -90,44 +110,43 @@ class AdaptiveScheduler(Strategy):
 
     def next_batch(self, context: Context) -> MetaBatch:
         if context.update < self.warmup:
-            return MetaBatch(context.draw(context.meta_batch, "batch", context.update))
+            return context.random_batch(context.update)
         with context.clock.phase("pool"):
             inputs = self._inputs(context)
         self.steps += 1
-        if self._recorded is None and self.baseline is not None and self._records(context):
-            decide = partial(self._decide, context)
-            self._recorded = RecordedDecision(decide, inputs, context.learner.device)
-        if self._recorded is not None and self._recorded.fits(inputs):
-            with context.clock.phase("selecting"):
-                return self._recorded(inputs)
+        self._recorded = self._recorded or self._record(context, inputs)
+        if self._recorded is not None:
+            graph, here, chosen = self._recorded
+            pairs = list(zip(here.tensors(), inputs.tensors(), strict=True))
+            if all(mine.shape == other.shape for mine, other in pairs):
+                with context.clock.phase("selecting"):
+                    for mine, other in pairs:
+                        mine.copy_(other, non_blocking=True)
+                    graph.replay()
+                    return MetaBatch(here.candidates[chosen])
         chosen = self._decide(context, inputs)
-        return MetaBatch(inputs.drawn.candidates.to(chosen.device)[chosen])
+        return MetaBatch(inputs.candidates.to(chosen.device)[chosen])
 
-    def _records(self, context: Context) -> bool:
-        """Whether decisions can be recorded as a CUDA graph."""
+    def _record(
+        self, context: Context, inputs: DecisionInputs
+    ) -> tuple[torch.cuda.CUDAGraph, DecisionInputs, Tensor] | None:
+        """A decision as a CUDA graph where that can be: nothing of it then waits for Python.
+
+        After a plain one, which plans and compiles what is used.
+        """
         learner, validation = context.learner, context.validation_images
         assert validation is not None
         held = context.images.device == validation.device == learner.device
-        return (
-            context.group.alone
-            and held
-            and learner.embeds
-            and learner.embedding.captures(context.images)
-        )
+        possible = context.group.alone and held and learner.embeds
+        if self.baseline is None or not (possible and learner.embedding.captures(context.images)):
+            return None
+        here, graph = inputs.copied_to(learner.device), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            chosen = self._decide(context, here)
+        return graph, here, chosen
 
     def _inputs(self, context: Context) -> DecisionInputs:
-        drawn = self._drawn(context)
-        random = generator((context.seed, "ats", context.update))
-        step = min(int(context.progress * STEPS_OF_PROGRESS), STEPS_OF_PROGRESS - 1)
-        temperature = max(LEAST_TEMPERATURE, COOLING**self.steps)
-        noise = gumbel(2, len(drawn.candidates), random)
-        values = (noise, torch.tensor([step]), torch.tensor([temperature]))
-        if context.learner.device.type == "cuda":
-            return DecisionInputs(drawn, *(value.pin_memory() for value in values))
-        return DecisionInputs(drawn, *values)
-
-    def _drawn(self, context: Context) -> DrawnTasks:
-        """Candidates and reward tasks, drawn while the last update ran; then start on the next."""
+        """Tasks drawn while the last update ran; the thread then starts on the next."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead[0] != context.update:
             drawn = self._draw(context, context.update)
@@ -135,9 +154,14 @@ class AdaptiveScheduler(Strategy):
             drawn = ahead[1].result()
         following = context.update + 1
         self._ahead = following, self._drawer.submit(self._draw, context, following)
-        return drawn
+        step = min(int(context.progress * STEPS_OF_PROGRESS), STEPS_OF_PROGRESS - 1)
+        temperature = max(LEAST_TEMPERATURE, COOLING**self.steps)
+        values = torch.tensor([step]), torch.tensor([temperature])
+        if context.learner.device.type == "cuda":
+            values = values[0].pin_memory(), values[1].pin_memory()
+        return drawn._replace(step=values[0], temperature=values[1])
 
-    def _draw(self, context: Context, update: int) -> DrawnTasks:
+    def _draw(self, context: Context, update: int) -> DecisionInputs:
         """Candidates share as many different images as one meta-batch has, to cost less."""
         assert context.draw_validation is not None
         assert context.validation_images is not None
@@ -145,75 +169,59 @@ class AdaptiveScheduler(Strategy):
         count = CANDIDATES * context.meta_batch
         candidates = context.draw(count, "candidates", update, images)
         rewarding = context.draw_validation(context.meta_batch, "reward", update, images // 4)
-        device = context.learner.device
-        return DrawnTasks(
-            *_ready_for(device, candidates, context.images),
-            *_ready_for(device, rewarding, context.validation_images),
+        noise = gumbel(2, count, generator((context.seed, "ats", update)))
+        on_gpu = context.learner.device.type == "cuda"
+        return DecisionInputs(
+            *_ready(on_gpu, candidates, context.images),
+            *_ready(on_gpu, rewarding, context.validation_images),
+            noise.pin_memory() if on_gpu else noise,
+            *(torch.zeros(1),) * 2,
         )
 
-    def _decide(self, context: Context, inputs: DecisionInputs) -> torch.Tensor:
-        """Try a batch, learn from it, and choose the real one: its positions [meta_batch]."""
-        assert isinstance(context.learner, ANIL | MAML)
+    def _decide(self, context: Context, inputs: DecisionInputs) -> Tensor:
+        """Try a batch, learn from its reward, and choose the real one: positions [meta_batch]."""
+        learner, clock, count = context.learner, context.clock, context.meta_batch
+        assert isinstance(learner, ANIL | MAML)
         noise, step, temperature = (
-            value.to(self.device, non_blocking=True) for value in inputs[1:]
+            value.to(self.device, non_blocking=True)
+            for value in (inputs.noise, inputs.step, inputs.temperature)
         )
-        with running_statistics(context.learner):
-            with context.clock.phase("estimating"):
-                tasks = self._observe(context, context.learner, inputs.drawn)
-            with context.clock.phase("selecting"):
-                self._try(context, tasks, inputs.drawn, noise[0], step)
-        with context.clock.phase("selecting"), one_thread(), torch.no_grad():
+        with evaluation_mode(learner), torch.enable_grad():
+            with clock.phase("estimating"):
+                named = inputs.images, inputs.places
+                pool, group = inputs.candidates, context.group
+                tasks = observe_tasks(learner, context.images, pool, named, group, self.device)
+            with clock.phase("selecting"):
+                with one_thread():
+                    scores = self.scheduler(tasks.signals, step)
+                    tried, likelihood = sample_in_order(scores, count, noise[0])
+                reward = self._reward(context, tasks, tried, inputs)
+                with one_thread():
+                    self.optimiser.zero_grad()
+                    (-likelihood).backward()
+                    # only now: a scheduler on the CPU works while a GPU is busy with the reward
+                    self._learn(group.same(reward.to(self.device)))
+        with clock.phase("selecting"), one_thread(), torch.no_grad():
             scores = self.scheduler(tasks.signals, step) / temperature
-            return sample_in_order(scores, context.meta_batch, noise[1])[0]
-
-    def _observe(self, context: Context, learner: ANIL | MAML, drawn: DrawnTasks) -> ObservedTasks:
-        images, group, pool = context.images, context.group, drawn.candidates
-        if group.alone:
-            tasks = observe_tasks(learner, images, pool, drawn.named)
-            return tasks._replace(signals=tasks.signals.finite_on(self.device))
-        part = pool[group.part(len(pool))]
-        mine = task_signals(learner, images, part).finite_on(self.device)
-        signals = TaskSignals(*(group.gather(values, len(pool)) for values in mine))
-        return ObservedTasks(
-            pool, signals, lambda which: learner.outer_loss(images, pool[which]).loss
-        )
-
-    def _try(
-        self,
-        context: Context,
-        tasks: ObservedTasks,
-        drawn: DrawnTasks,
-        noise: torch.Tensor,
-        step: torch.Tensor,
-    ) -> None:
-        """Sample a batch that is not trained on, and learn from its reward."""
-        with one_thread():
-            scores = self.scheduler(tasks.signals, step)
-            tried, likelihood = sample_in_order(scores, context.meta_batch, noise)
-        reward = self._reward(context, tasks, tried, drawn)
-        with one_thread():
-            self.optimiser.zero_grad()
-            (-likelihood).backward()
-            # only now: a scheduler on the CPU works while a GPU is still busy with the reward
-            self._learn(context.group.same(reward.to(self.device)))
+            return sample_in_order(scores, count, noise[1])[0]
 
     def _reward(
-        self, context: Context, tasks: ObservedTasks, tried: torch.Tensor, drawn: DrawnTasks
-    ) -> torch.Tensor:
+        self, context: Context, tasks: ObservedTasks, tried: Tensor, inputs: DecisionInputs
+    ) -> Tensor:
         """Accuracy on validation tasks (0 … 1) after one SGD step on those tried, then undone."""
         assert context.validation_images is not None
         learner: Any = context.learner
         parameters = [value for value in learner.parameters() if value.requires_grad]
         steps = torch.autograd.grad(tasks.loss(tried), parameters)
         kept = [value.detach().clone() for value in parameters]
+        named = (inputs.reward_images, inputs.reward_places) if learner.embeds else None
         with torch.no_grad():
             torch._foreach_sub_(parameters, steps, alpha=learner.inner_lr)
-            named = drawn.rewarding_named if learner.embeds else None
-            found = accuracies(learner, context.validation_images, drawn.rewarding, named).mean()
+            found = accuracies(learner, context.validation_images, inputs.rewarding, named).mean()
             torch._foreach_copy_(parameters, kept)
         return found
 
-    def _learn(self, reward: torch.Tensor) -> None:
+    def _learn(self, reward: Tensor) -> None:
         """One REINFORCE step with a running mean of rewards as baseline.
 
         The gradients are those of the negative likelihood.
@@ -241,20 +249,19 @@ class AdaptiveScheduler(Strategy):
         self.optimiser.load_state_dict(state["ats_optimiser"])
         for group in self.optimiser.param_groups:  # this device's affair, not the state's
             group["capturable"] = self.device.type == "cuda"
-        self._recorded = None
+        self._recorded = self.baseline = None
         self.steps, baseline = state["ats_steps"], state["ats_baseline"]
-        self.baseline = None
         if baseline is not None:
             self.baseline = torch.tensor(baseline, dtype=torch.float64, device=self.device)
 
 
-def _ready_for(device: torch.device, pool: TaskPool, table: ImageTable) -> tuple[TaskPool, Named]:
+def _ready(on_gpu: bool, pool: TaskPool, table: ImageTable) -> tuple[TaskPool, Tensor, Tensor]:
     """A pool and its `named_images`, from where a device can fetch them in the background.
 
     For a GPU the last image is named a few times more: convolutions of a size that they have not
     met take long to plan.
     """
     images, places = named_images(torch.cat((pool.support, pool.query), 1), len(table))
-    if device.type != "cuda":
-        return pool, (images, places)
-    return pool.pinned(), (in_round_numbers(images).pin_memory(), places.pin_memory())
+    if not on_gpu:
+        return pool, images, places
+    return pool.pinned(), in_round_numbers(images).pin_memory(), places.pin_memory()
