@@ -88,25 +88,6 @@ def test_hardest_and_easiest_are_by_query_loss(name: str, larger: bool, letters:
     assert bool(((chosen >= limit - 1e-6) if larger else (chosen <= limit + 1e-6)).all())
 
 
-@pytest.mark.parametrize("name", ["derts", "ats"])
-def test_a_loop_of_ones_own_is_told_what_its_draw_must_know(name: str, letters: Tables) -> None:
-    table = letters["train"]
-
-    def draw(tasks: int, purpose: str, number: int) -> TaskPool:
-        return TaskPool.sample(table, tasks=tasks, way=3, shot=1, query=2, seed=number)
-
-    learner = build_learner(
-        LearnerConfig("anil"), ModelConfig(width=4), way=3, image_shape=table.image_shape
-    )
-    strategy = build_strategy(StrategyConfig(name, pool_images=len(table) - 1, warmup=5))  # type: ignore[arg-type]
-    context = Context(learner, table, draw, 2, validation_images=table)  # type: ignore[arg-type]
-    with pytest.raises(DertsError, match="a fourth argument `images`"):
-        strategy.check(context)
-    if name == "derts":
-        with pytest.raises(DertsError, match="a fourth argument `images`"):
-            build_strategy(strategy.config).next_batch(context)  # type: ignore[attr-defined]
-
-
 def test_a_loop_whose_pools_know_no_classes_is_told_so(letters: Tables) -> None:
     table = letters["train"]
 

@@ -96,21 +96,33 @@ class Choice:
             **({} if self.evenness is None else {"evenness": self.evenness}),
         }
 
+    def parts(self, drawn: DrawnPool) -> dict[str, dict[str, Any]]:
+        """For the log: which parts of the method acted, and the share of wrong labels in the pool,
+        in what was selected, dropped and trained on. No strategy decides by the true labels.
+        """
+        wrong, drop = drawn.pool.mislabelled(), self.drop
+        nothing = wrong[:0]
+        noise = {
+            "pool": drawn.given.mislabelled(),
+            "selected": wrong[self.selected],
+            "dropped": nothing if drop is None else wrong[drop],
+            "kept": wrong if self.at_random else wrong[self.kept],  # random ones are alike
+        }
+        parts = {
+            "votes": None if drawn.relabelled is None else {"relabelled": _short(drawn.relabelled)},
+            "drop": None if drop is None else {"dropped": _short(drop.float().mean())},
+            "balance": self.select == "balanced",
+            "select": self.select,
+        }
+        shares = {name: _short(x.mean()) if len(x) else None for name, x in noise.items()}
+        return {"parts": parts, "noise": shares}
+
+
+def _short(value: float | torch.Tensor) -> float:
+    return round(float(value), 6)
+
 
 def shuffled_batches(tasks: torch.Tensor, size: int, seed: Seed) -> tuple[torch.Tensor, ...]:
     """Pool indices [n] in random order, cut into meta-batches; the last may be shorter."""
     order = torch.randperm(len(tasks), generator=generator((*seed, "order")))
     return tuple(tasks[order].split(size))
-
-
-def noise_shares(drawn: DrawnPool, choice: Choice) -> dict[str, float | None]:
-    """Share of wrong labels in the pool, in what was selected, dropped, and trained on.
-
-    For the log alone: no strategy decides by the true labels.
-    """
-    wrong = drawn.pool.mislabelled()
-    kept = torch.arange(len(wrong)) if choice.at_random else choice.kept  # random ones are alike
-    drop = torch.zeros(len(wrong), dtype=torch.bool) if choice.drop is None else choice.drop
-    parts = {"selected": wrong[choice.selected], "dropped": wrong[drop], "kept": wrong[kept]}
-    shares = {"pool": drawn.given.mislabelled(), **parts}
-    return {name: round(float(x.mean()), 6) if len(x) else None for name, x in shares.items()}

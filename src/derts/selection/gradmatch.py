@@ -23,7 +23,7 @@ class GradMatch(PoolStrategy):
         gradients = estimate.gradients[self.config.estimate]
         usable = (gradients.isfinite().all(1) & estimate.losses.isfinite()).cpu()
         candidates = usable.nonzero().squeeze(1)
-        count = max(1, min(len(candidates), round(self.config.ratio * len(gradients))))
+        count = self.wanted(len(candidates), len(gradients))
         parts = max(1, count // context.meta_batch)
         order = torch.randperm(len(candidates), generator=generator((*seed, "parts")))
         weights, batches = torch.zeros(len(gradients)), []
@@ -39,7 +39,7 @@ class GradMatch(PoolStrategy):
 def match_gradients(
     gradients: Numbers, k: int, ridge: float = RIDGE
 ) -> tuple[NDArray[np.int64], Numbers]:
-    """At most k rows of [N, d] and non-negative weights whose weighted sum is near the rows' sum.
+    """At most k rows of [N, d] and weights ≥ 0 whose weighted sum is near the rows' sum.
 
     Each step adds the row that points most along what is still missing, then fits all weights
     anew: w ≥ 0 minimises ‖Σ w g − Σ g‖² + λ‖w‖². Ends early when no row points that way.

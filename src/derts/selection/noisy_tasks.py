@@ -76,12 +76,9 @@ def find_noisy(
     (`gradients.with_random_labels`): the share of the pool that scores like these, and the
     threshold that costs least, a noisy task kept counting as two clean ones dropped. Without a
     reference, or where the upper of two modes scores lower than random labels do, it drops the
-    upper mode: Hartigan's dip says whether there are two, the valley of a kernel density where
-    they part; unless the `classes` [N, way] of tasks, where given, explain who is in it: rare
-    classes are hard, not noisy. Otherwise nothing is dropped, as in a clean pool.
-
-    Scores that are not finite are dropped and count for nothing else. What was measured, and what
-    other rules do: docs/estimates.md.
+    upper mode (Hartigan's dip), unless the `classes` [N, way] of tasks explain who is in it: rare
+    classes are hard, not noisy. Otherwise nothing is dropped. Scores that are not finite are
+    dropped and count for nothing else. What was measured: docs/estimates.md.
 
     >>> scores = torch.cat((torch.linspace(0.9, 1.1, 40), torch.linspace(2.9, 3.1, 20)))
     >>> find_noisy(scores).drop.sum(), find_noisy(scores[:40]).drop.sum()
@@ -90,12 +87,11 @@ def find_noisy(
     if scores.ndim != 1:
         raise DertsError(f"scores have shape {list(scores.shape)}; give one number per task")
     held = scores.detach().double().cpu().numpy()
-    ordered = _finite(held)
+    ordered = _finite(scores)
     dip, noise = find_dip(ordered), math.nan
     threshold, apart, limit = math.inf, MODES_APART, math.inf
     if reference is not None:
-        random = _finite(reference.detach().double().cpu().numpy())
-        noise, limit = _like_random(ordered, random)
+        noise, limit = _like_random(ordered, _finite(reference))
         apart = MODES_APART if noise >= LEAST_NOISE else MODES_FAR_APART
     if dip.size >= apart:
         threshold = find_valley(ordered, dip)
@@ -112,14 +108,8 @@ def find_noisy(
 def classes_explain(which: Tensor, classes: Tensor) -> bool:
     """Whether tasks are among `which` (bool [N]) because of their classes [N, way].
 
-    Labels go wrong whatever the classes; what is hard for its classes is not noise. Asked is how
-    much of the variance a linear model of classes explains, beyond what as many numbers of chance
-    would. With too few tasks for that: no.
-
-    >>> classes = torch.stack([torch.randperm(20)[:5] for _ in range(400)])
-    >>> hard, unlucky = (classes == 3).any(1), torch.rand(400) < 0.3
-    >>> classes_explain(hard, classes), classes_explain(unlucky, classes)
-    (True, False)
+    Asked is how much of the variance a linear model of classes explains, beyond what as many
+    numbers of chance would. With too few tasks for that: no.
     """
     occurring, ranks = classes.unique(return_inverse=True)
     tasks, count = len(classes), len(occurring)
@@ -137,9 +127,9 @@ def classes_explain(which: Tensor, classes: Tensor) -> bool:
     return 1 - float(left.square().sum()) / total * (tasks - 1) / freedom > EXPLAINED
 
 
-def _finite(values: Numbers) -> Numbers:
-    ordered: Numbers = np.sort(values[np.isfinite(values)])
-    return ordered
+def _finite(values: Tensor) -> Numbers:
+    held = values.detach().double().cpu().numpy()
+    return np.sort(held[np.isfinite(held)])
 
 
 def _like_random(ordered: Numbers, random: Numbers) -> tuple[float, float]:
@@ -171,8 +161,7 @@ def _like_random(ordered: Numbers, random: Numbers) -> tuple[float, float]:
 
 def _share_from(ordered: Numbers, limits: Numbers) -> Numbers:
     """Share of the sorted numbers that are at least each limit."""
-    shares: Numbers = 1 - np.searchsorted(ordered, limits) / len(ordered)
-    return shares
+    return np.asarray(1 - np.searchsorted(ordered, limits) / len(ordered))
 
 
 class Dip(NamedTuple):
@@ -189,10 +178,6 @@ def find_dip(ordered: Numbers) -> Dip:
     With a single mode at m the distribution function is convex before m and concave after it.
     The further right m is, the more the left side can offend, the less the right side: the dip is
     half the offence where the two balance, and the valley lies between the worst offenders.
-
-    >>> dip = find_dip(np.concatenate((np.linspace(0, 1, 50), np.linspace(4, 5, 50))))
-    >>> dip.size > 1, dip.low < 1.1, dip.high
-    (True, True, 4.0)
     """
     count = len(ordered)
     if count < LEAST or ordered[0] == ordered[-1]:
@@ -202,24 +187,19 @@ def find_dip(ordered: Numbers) -> Dip:
     below, above = chosen / count, 1 - (chosen + 1) / count
 
     rising, falling = _Minorants(x, below), _Minorants(-x[::-1], above[::-1])
+    last = len(x) - 1
 
-    def left(mode: int) -> tuple[float, int]:
-        return rising.worst(mode)
+    def gaps(mode: int) -> tuple[float, float]:
+        return rising.worst(mode)[0], falling.worst(last - mode)[0]
 
-    def right(mode: int) -> tuple[float, int]:
-        gap, place = falling.worst(len(x) - 1 - mode)
-        return gap, len(x) - 1 - place
-
-    low, high = 0, len(x) - 1
+    low, high = 0, last
     while high - low > 1:
         middle = (low + high) // 2
-        if left(middle)[0] > right(middle)[0]:
-            high = middle
-        else:
-            low = middle
-    found = min((low, high), key=lambda mode: max(left(mode)[0], right(mode)[0]))
-    (gap_left, start), (gap_right, end) = left(found), right(found)
-    dip = max(gap_left, gap_right) / 2
+        left, right = gaps(middle)
+        low, high = (low, middle) if left > right else (middle, high)
+    found = min((low, high), key=lambda mode: max(gaps(mode)))
+    start, end = rising.worst(found)[1], last - falling.worst(last - found)[1]
+    dip = max(gaps(found)) / 2
     return Dip(math.sqrt(count) * dip, float(ordered[chosen[start]]), float(ordered[chosen[end]]))
 
 
@@ -253,12 +233,7 @@ class _Minorants:
 
 
 def find_valley(ordered: Numbers, dip: Dip) -> float:
-    """Where between the two modes the density of the sorted numbers is lowest.
-
-    >>> numbers = np.concatenate((np.linspace(0, 1, 50), np.linspace(4, 5, 50)))
-    >>> 1 < find_valley(numbers, find_dip(numbers)) < 4
-    True
-    """
+    """Where between the two modes the density of the sorted numbers is lowest."""
     middle = (dip.low + dip.high) / 2
     parts = (ordered[ordered <= middle], ordered[ordered > middle])
     within = sum(float(part.var()) * len(part) for part in parts if len(part)) / len(ordered)

@@ -26,13 +26,6 @@ def classes_are_uneven(classes: Tensor) -> bool:
 
     More than chance has it, and by enough to matter: classes drawn evenly are in N · way / C tasks
     each, give or take.
-
-    >>> even = torch.stack([torch.randperm(20)[:5] for _ in range(400)])
-    >>> few = torch.stack([torch.randperm(6)[:5] for _ in range(400)])
-    >>> classes_are_uneven(even), classes_are_uneven(few)
-    (False, False)
-    >>> classes_are_uneven(torch.cat((few, even[:40])))
-    True
     """
     counts = classes.unique(return_counts=True)[1].double()
     mean, share = float(counts.mean()), classes.shape[1] / len(counts)
@@ -55,11 +48,6 @@ def balance_classes(classes: Tensor, count: int, random: torch.Generator) -> Ten
     """`count` of the tasks with `classes` [N, way], so that each class is in about as many.
 
     One after the other, always a task whose classes are in the fewest so far; int64 [count].
-
-    >>> few, all_of_them = torch.tensor([[0, 1]] * 9), torch.tensor([[2, 3], [4, 5], [0, 2]])
-    >>> random = torch.Generator().manual_seed(0)
-    >>> balance_classes(torch.cat((few, all_of_them)), 3, random).sort().values[1:]
-    tensor([ 9, 10])
     """
     occurring, ranks = classes.unique(return_inverse=True)
     order = torch.randperm(len(classes), generator=random)
@@ -82,12 +70,6 @@ def evenness(rows: Tensor, random: torch.Generator) -> float:
     for as many random ones. That is less than 1 for any rows, and depends on their dimension; so
     it is divided by what it is for a Gaussian cloud of as many rows with the same covariance.
     About 1: even. Near 0: most rows repeat each other, and a random choice misses the others.
-
-    >>> random = torch.Generator().manual_seed(0)
-    >>> cloud = torch.randn(400, 5, generator=random)
-    >>> heaps = torch.cat((cloud[:40], cloud[:3].repeat(120, 1)))
-    >>> f"{evenness(cloud, random):.1f} {evenness(heaps, random):.1f}"
-    '1.0 0.0'
     """
     some = rows.detach()[:LOOKED_AT].double().cpu()
     count = max(1, round(CHOSEN * len(some)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,7 +18,7 @@ from derts.tasks.randomness import generator
 
 MOST_TASKS = 20_000  # a pool is in random order: its beginning is a fair sample
 FORMAT = "round-record-1"
-_STEPS = 24
+TENSORS = "place", "loss", "weight", "selected", "dropped", "mislabelled"
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,14 +53,12 @@ class RoundRecord:
         """The record of a round that looked at its pool."""
         assert choice.estimate is not None
         assert choice.gradients is not None
-        count, part = len(drawn.pool), slice(MOST_TASKS)
-        selected, nothing = torch.zeros(2, count, dtype=torch.bool)
-        selected[choice.selected] = True
+        part, nothing = slice(MOST_TASKS), torch.zeros(len(drawn.pool), dtype=torch.bool)
         return RoundRecord(
             place=two_dimensions(choice.gradients[part]).cpu(),
             loss=choice.estimate.losses[part].float().cpu(),
             weight=choice.weights[part].float().cpu(),
-            selected=selected[part],
+            selected=nothing.index_fill(0, choice.selected, True)[part],
             dropped=(nothing if choice.drop is None else choice.drop)[part].cpu(),
             mislabelled=drawn.pool.mislabelled()[part].float().cpu(),
             number=number,
@@ -73,7 +71,8 @@ class RoundRecord:
         """A safetensors file."""
         about = {"derts": FORMAT, "number": str(self.number), "update": str(self.update)}
         about |= {"random": "yes"} if self.random else {}
-        return save(self._tensors(), {**about, "digest": self.digest})
+        tensors = {name: getattr(self, name).contiguous() for name in TENSORS}
+        return save(tensors, {**about, "digest": self.digest})
 
     @staticmethod
     def load(path: Path | str) -> RoundRecord:
@@ -83,30 +82,16 @@ class RoundRecord:
                 about = file.metadata() or {}
                 if about.get("derts") != FORMAT:
                     raise ValueError("it is no record of a round")
-                names = [item.name for item in fields(RoundRecord)][:6]
-                tensors = {name: file.get_tensor(name) for name in names}
-            count = len(tensors["place"])
-            if any(len(value) != count for value in tensors.values()):
+                tensors = {name: file.get_tensor(name) for name in TENSORS}
+            if len({len(value) for value in tensors.values()}) > 1:
                 raise ValueError("its parts differ in length")
-            return RoundRecord(
-                **tensors,
-                number=int(about["number"]),
-                update=int(about["update"]),
-                digest=about["digest"],
-                random="random" in about,
-            )
+            number, update = int(about["number"]), int(about["update"])
+            found = {"number": number, "update": update, "digest": about["digest"]}
+            return RoundRecord(**tensors, **found, random="random" in about)
         except FileNotFoundError:
             raise DertsError(f"no record of a round at {path}: check the path") from None
         except (SafetensorError, KeyError, ValueError, OSError) as error:
             raise DertsError(f"{path} is damaged ({error}): remove it and go on") from None
-
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {
-            name: value.contiguous()
-            for name, value in values.items()
-            if isinstance(value, torch.Tensor)
-        }
 
 
 def two_dimensions(rows: torch.Tensor) -> torch.Tensor:
@@ -122,7 +107,7 @@ def two_dimensions(rows: torch.Tensor) -> torch.Tensor:
     centred = finite - finite.mean(0)
     width = min(2, centred.shape[1])
     basis = torch.randn(centred.shape[1], width, generator=generator((0, "projection")))
-    for _ in range(_STEPS):
+    for _ in range(24):
         basis = torch.linalg.qr(centred.T @ (centred @ basis) + 1e-12 * basis).Q
     places = centred @ basis
     return places if width == 2 else torch.cat((places, torch.zeros_like(places)), 1)

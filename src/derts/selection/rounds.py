@@ -1,8 +1,7 @@
 """Strategies that work in rounds: draw a pool, choose from it, train on the choice.
 
-Everything here is bookkeeping that such strategies share: warm-up, the next pool drawn while this
-one trains, several processes, rounds of random tasks, the log, resuming. What is chosen, and how,
-is in the strategies: `derts.py`, `gradmatch.py`, `by_loss.py`, `random.py`.
+Here is the bookkeeping that they share: warm-up, the next pool drawn while this one trains, several
+processes, rounds of random tasks, the log, resuming. What is chosen, and how, is in the strategies.
 """
 
 from __future__ import annotations
@@ -18,13 +17,15 @@ from derts.config import StrategyConfig
 from derts.errors import DertsError
 from derts.gradients import PoolEstimate, estimate_pool, usable_estimates
 from derts.hardware import one_thread
-from derts.selection.choice import Choice, DrawnPool, Seed, noise_shares
+from derts.labels.votes import majority_vote
+from derts.selection.choice import Choice, DrawnPool, Seed
 from derts.selection.round_record import RoundRecord
-from derts.selection.strategy import Context, MetaBatch, State, Strategy, draw_one
+from derts.selection.strategy import Context, MetaBatch, State, Strategy
 from derts.tasks.pool import TaskPool
 
 LONGEST_REST = 4
 """Rounds of random tasks after which a pool is looked at again, at the latest."""
+STATE = "round", "position", "random_batches", "random_looks", "batches", "weights", "noted"
 
 
 class PoolStrategy(Strategy):
@@ -37,10 +38,8 @@ class PoolStrategy(Strategy):
 
     def __init__(self, config: StrategyConfig) -> None:
         self.config = config
-        self.round = 0
-        self.position = 0
-        self.random_batches = 0
-        self.random_looks = 0
+        self.round = self.position = 0
+        self.random_batches = self.random_looks = 0
         self.batches: list[torch.Tensor] = []
         self.weights = torch.zeros(0)
         self.noted = False
@@ -51,8 +50,7 @@ class PoolStrategy(Strategy):
 
     def draw(self, context: Context, number: int) -> DrawnPool:
         """Pool `number`, the same for the same number. Runs in a thread beside training."""
-        pool = draw_pool(context, self.config, number)
-        return DrawnPool(pool, pool)
+        return draw_pool(context, self.config, number)
 
     @abstractmethod
     def choose(self, context: Context, drawn: DrawnPool, seed: Seed) -> Choice:
@@ -60,7 +58,6 @@ class PoolStrategy(Strategy):
 
     def check(self, context: Context) -> None:
         self._checked = True
-        draw_one(context, images_of(self.config, context))
         possible = usable_estimates(context.learner)
         if self.config.estimate not in possible:
             raise DertsError(
@@ -103,37 +100,33 @@ class PoolStrategy(Strategy):
             only=context.group.part(len(drawn.pool)),
         ).gathered(context.group, len(drawn.pool))
 
+    def wanted(self, candidates: int, pool: int) -> int:
+        """How many tasks to choose: a share of the pool, as far as there are candidates."""
+        return max(1, min(candidates, round(self.config.ratio * pool)))
+
     def state_dict(self) -> State:
-        return {
-            "round": self.round,
-            "position": self.position,
-            "random_batches": self.random_batches,
-            "random_looks": self.random_looks,
-            "batches": list(self.batches),
-            "weights": self.weights,
-            "noted": self.noted,
-        }
+        state = {name: getattr(self, name) for name in STATE}
+        return {**state, "batches": list(self.batches)}
 
     def load_state_dict(self, state: State) -> None:
         if "round" not in state:  # the state of another strategy's warm-up has none
             return
         self._check_state(state)
-        self.round, self.position = state["round"], state["position"]
-        self.random_batches, self.random_looks = state["random_batches"], state["random_looks"]
-        self.batches, self.weights = list(state["batches"]), state["weights"]
-        self.noted = bool(state["noted"])
+        for name in STATE:
+            setattr(self, name, state[name])
+        self.batches = list(self.batches)
         self._pool = self._ahead = None
 
     def _check_state(self, state: State) -> None:
-        batches, pool = state["batches"], self.config.pool
-        sound = 0 <= state["position"] <= len(batches) and state["round"] >= bool(batches)
+        batches, pool, rounds = state["batches"], self.config.pool, state["round"]
         rest, looks = state["random_batches"], state["random_looks"]
-        sound = sound and all(type(count) is int and count >= 0 for count in (rest, looks))
-        sound = sound and rest <= LONGEST_REST * pool and looks <= state["round"]
+        sound = 0 <= state["position"] <= len(batches) and rounds >= bool(batches)
+        sound = sound and type(rest) is int and 0 <= rest <= LONGEST_REST * pool
+        sound = sound and type(looks) is int and 0 <= looks <= rounds
         if batches and sound:
             indices = torch.cat(list(batches))
-            sound = len(state["weights"]) == pool and int(indices.min()) >= 0
-            sound = sound and int(indices.max()) < pool
+            sound = len(state["weights"]) == pool
+            sound = sound and 0 <= int(indices.min()) <= int(indices.max()) < pool
         if not sound:
             raise ValueError("its round, position or tasks are impossible")
 
@@ -177,40 +170,27 @@ class PoolStrategy(Strategy):
         if drawn.note and not self.noted:
             self.noted = True
             context.log({"event": "note", "update": context.update, "text": drawn.note})
-        seconds = context.clock.seconds
-        spent = {name: round(total - before.get(name, 0.0), 6) for name, total in seconds.items()}
-        dropped = None if choice.drop is None else round(float(choice.drop.float().mean()), 6)
-        relabelled = drawn.relabelled
-        context.log(
-            {
-                "event": "round",
-                "round": number,
-                "update": context.update,
-                "seconds": {name: value for name, value in spent.items() if value},
-                **choice.numbers(),
-                **({"random": rest} if rest else {}),
-                "parts": {
-                    "votes": None if relabelled is None else {"relabelled": round(relabelled, 6)},
-                    "drop": None if dropped is None else {"dropped": dropped},
-                    "balance": choice.select == "balanced",
-                    "select": choice.select,
-                },
-                "noise": noise_shares(drawn, choice),
-            }
-        )
+        seconds = context.clock.seconds.items()
+        spent = {name: round(total - before.get(name, 0.0), 6) for name, total in seconds}
+        about = {"event": "round", "round": number, "update": context.update}
+        taken = {"seconds": {name: value for name, value in spent.items() if value}}
+        resting = {"random": rest} if rest else {}
+        context.log({**about, **taken, **choice.numbers(), **resting, **choice.parts(drawn)})
         if context.keep_round is not None and choice.estimate is not None:
             with context.clock.phase("record"):
-                context.keep_round(
-                    RoundRecord.of(drawn, choice, context.images, number, context.update)
-                )
+                record = RoundRecord.of(drawn, choice, context.images, number, context.update)
+                context.keep_round(record)
 
 
-def images_of(config: StrategyConfig, context: Context) -> int:
-    """How many different images a pool is drawn from (0: all)."""
-    return config.pool_images if config.pool_images < len(context.images) else 0
-
-
-def draw_pool(context: Context, config: StrategyConfig, number: int) -> TaskPool:
+def draw_pool(context: Context, config: StrategyConfig, number: int) -> DrawnPool:
     """The tasks of round `number`, uniformly drawn."""
-    images = images_of(config, context)
-    return context.draw(config.pool, "pool", number, *([images] if images else []))
+    fewer = config.pool_images if 0 < config.pool_images < len(context.images) else None
+    pool = context.draw(config.pool, "pool", number, *([] if fewer is None else [fewer]))
+    return DrawnPool(pool, pool)
+
+
+def relabelled(drawn: DrawnPool) -> DrawnPool:
+    """The same with each label as most of its tasks have it (`labels.votes.majority_vote`)."""
+    votes = majority_vote(drawn.given)
+    share = None if votes.note else votes.relabelled
+    return DrawnPool(votes.pool, drawn.given, None, share, votes.note)

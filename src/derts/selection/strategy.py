@@ -12,7 +12,6 @@ import torch
 from derts.clock import Clock
 from derts.data.table import ImageTable
 from derts.distributed import Group
-from derts.errors import DertsError
 from derts.learners.base import Learner
 from derts.tasks.pool import TaskPool
 
@@ -45,8 +44,7 @@ class Context:
     so far, `progress` their share of the run; `log` takes events for the run's record,
     `keep_round` what a round decided task by task (None: nobody asked). Validation images and
     tasks (clean) are for strategies that need them: they see classes that the others do not.
-    `group` are the processes that train together: whatever a strategy decides must be the same in
-    all of them.
+    Whatever a strategy decides must be the same in all processes of `group`.
     """
 
     learner: Learner[Any]
@@ -66,20 +64,6 @@ class Context:
     def random_batch(self, update: int) -> MetaBatch:
         """What random sampling trains on in an update: uniformly drawn tasks."""
         return MetaBatch(self.draw(self.meta_batch, "batch", update))
-
-
-def draw_one(context: Context, images: int) -> TaskPool:
-    """A task, to see that `draw` can be asked for as a strategy will ask: with `images`, if any."""
-    if not images:
-        return context.draw(1, "check", 0)
-    try:
-        return context.draw(1, "check", 0, images)
-    except TypeError:
-        raise DertsError(
-            "draw(tasks, purpose, number) is also asked for tasks of so many different images: "
-            "give it a fourth argument `images`, as TaskPool.sample has (derts alone can do "
-            "without: pool_images=0)"
-        ) from None
 
 
 class Strategy(ABC):

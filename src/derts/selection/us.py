@@ -32,10 +32,10 @@ class UniformDifficulty(Strategy):
 
     def next_batch(self, context: Context) -> MetaBatch:
         self.update = context.update
-        return MetaBatch(context.draw(context.meta_batch, "batch", context.update))
+        return context.random_batch(context.update)
 
     def ahead(self, context: Context) -> TaskPool:
-        return context.draw(context.meta_batch, "batch", context.update + 1)
+        return context.random_batch(context.update + 1).pool
 
     def weigh(self, batch: MetaBatch, losses: torch.Tensor) -> torch.Tensor:
         """Weights [T]; the statistics move on task by task, each weight from before its task."""
@@ -62,10 +62,6 @@ def running_averages(
     """The exponential average before each of the values [T], and after the last one.
 
     One product with a triangular matrix instead of a loop, so that a GPU need not be waited for.
-
-    >>> before, after = running_averages(torch.tensor([1.0, 2.0]), torch.tensor(0.0))
-    >>> [round(value, 4) for value in (*before.tolist(), after.item())]
-    [0.0, 0.1, 0.29]
     """
     count = len(values)
     steps = torch.arange(count + 1, device=values.device)
@@ -76,11 +72,7 @@ def running_averages(
 
 
 def difficulty_weights(z: torch.Tensor) -> torch.Tensor:
-    """Uniform over truncated normal density on ±2.58; 1 outside.
-
-    >>> difficulty_weights(torch.tensor([0.0, 1.0, 2.0, 3.0]))
-    tensor([0.4810, 0.7930, 3.5540, 1.0000])
-    """
+    """Uniform over truncated normal density on ±2.58; 1 outside."""
     inside = math.erf(RANGE / math.sqrt(2))
     normal = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi) / inside
     return torch.where(z.abs() <= RANGE, 1 / (2 * RANGE) / normal, torch.ones_like(z))

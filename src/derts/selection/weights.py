@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,57 +17,39 @@ RIDGE = 1.0
 
 
 def selection_weights(
-    kind: Weighting,
-    gradients: Tensor,
-    indices: Tensor,
-    counts: Tensor,
+    kind: Weighting, gradients: Tensor, indices: Tensor, counts: Tensor
 ) -> Tensor:
-    """Weights [K] of the selected rows, mean 1.
+    """Weights [K] of the selected rows, mean 1, on the device of `counts`.
 
     counts      how many rows of the pool each stands for (γ, the paper)
     none        all alike
     calibrated  all alike, corrected so that the weighted sum meets the pool's sum
 
-    gradients [N, d] are the pool's, indices [K] the selected rows, counts [K] their γ; the answer
-    is on the device of `counts`.
+    gradients [N, d] are the pool's, indices [K] the selected rows, counts [K] their γ.
 
     >>> pool = torch.tensor([[0.0], [0.1], [5.0]])
     >>> selection_weights("counts", pool, torch.tensor([1, 2]), torch.tensor([2.0, 1.0]))
     tensor([1.3333, 0.6667])
     """
-    if kind not in get_args(Weighting):
-        raise DertsError(f"no weights are called {kind!r}; choose {', '.join(get_args(Weighting))}")
-    counts = counts if counts.is_floating_point() else counts.float()
-    if kind == "counts":
-        weights = counts
-    elif kind == "none":
-        weights = torch.ones_like(counts)
-    else:
-        weights = calibrated(gradients, indices).to(counts)
+    weights = counts if counts.is_floating_point() else counts.float()
+    if kind == "none":
+        weights = torch.ones_like(weights)
+    elif kind == "calibrated":
+        weights = calibration(gradients, indices).clamp(min=0).to(weights)
     return scale_to_mean_one(weights)
 
 
-def calibrated(gradients: Tensor, indices: Tensor, ridge: float = RIDGE) -> Tensor:
-    """Weights [K] near N/K whose weighted sum of rows is near the sum of all rows.
+def calibration(gradients: Tensor, indices: Tensor, ridge: float = RIDGE) -> Tensor:
+    """Weights [K] near N/K, perhaps negative, whose weighted sum of rows is near that of all rows.
 
     w = N/K + δ with Σδ = 0 minimises ‖Σ w g − Σ_pool g‖² + λ‖δ‖², where g are the gradients
-    [N, d] less the pool's mean, scaled to a mean squared length of 1 and λ = ridge. Then negative
-    weights become 0. A large ridge leaves all weights alike; with none and K > d the sums meet.
+    [N, d] less the pool's mean, scaled to a mean squared length of 1 and λ = ridge. A large ridge
+    leaves all weights alike; with none and K > d the sums meet.
 
-    >>> calibrated(torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([0, 1]), 1e-9).round()
+    >>> calibration(torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([0, 1]), 1e-9).round()
     tensor([0., 3.])
     """
-    return calibration(gradients, indices, ridge).clamp(min=0)
-
-
-def calibration(gradients: Tensor, indices: Tensor, ridge: float = RIDGE) -> Tensor:
-    """What `calibrated` gives before negative weights become 0; their sum is N."""
-    if ridge < 0:
-        raise DertsError(f"the ridge of calibrated weights is {ridge}; give 0 or more")
     pool, count = gradients.detach(), len(indices)
-    if count == 0:
-        raise DertsError("no rows are selected; weights need at least one")
-    pool = pool if pool.is_floating_point() else pool.float()
     length = pool.var(0, correction=0).sum().double().sqrt()
     even = len(pool) / count
     weights = torch.full((count,), even, dtype=torch.float64, device=pool.device)
@@ -77,8 +59,7 @@ def calibration(gradients: Tensor, indices: Tensor, ridge: float = RIDGE) -> Ten
         missing = -even * chosen.sum(0)  # the centred pool sums to 0
         # Σδ = 0 lets each row lose the selection's mean: what is left is a plain ridge problem
         # that is blind to directions in which all selected rows agree.
-        centred = chosen - chosen.mean(0)
-        weights = weights + _ridge(centred, missing, max(ridge, 1e-12))
+        weights = weights + _ridge(chosen - chosen.mean(0), missing, max(ridge, 1e-12))
     return weights.to(pool.dtype)
 
 

@@ -27,7 +27,7 @@ from derts.learners.embedding import evaluation_mode, in_round_numbers, named_im
 from derts.learners.maml import MAML
 from derts.selection.ats.scheduler import STEPS_OF_PROGRESS, Scheduler, gumbel, sample_in_order
 from derts.selection.ats.signals import ObservedTasks, observe_tasks
-from derts.selection.strategy import Context, MetaBatch, State, Strategy, draw_one
+from derts.selection.strategy import Context, MetaBatch, State, Strategy
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
 
@@ -92,7 +92,7 @@ class AdaptiveScheduler(Strategy):
             )
         if context.validation_images is None:
             raise DertsError("ats needs validation classes: prepare the data with a val split")
-        task = draw_one(context, images=1)
+        task = context.draw(1, "check", 0)
         self._images_per_task = task.support.shape[1] + task.query.shape[1]
         self.scheduler = Scheduler.from_seed(context.seed)
         on_gpu = context.group.alone and learner.device.type == "cuda"

@@ -1,0 +1,60 @@
+"""What other strategies are compared with: random tasks, and those of largest or least loss."""
+
+from __future__ import annotations
+
+import torch
+
+from derts.labels.votes import majority_vote
+from derts.selection.choice import Choice, DrawnPool, Seed, shuffled_batches
+from derts.selection.rounds import PoolStrategy, draw_pool, relabelled
+from derts.selection.strategy import Context, MetaBatch, Strategy
+from derts.tasks.pool import TaskPool
+
+
+class RandomTasks(Strategy):
+    """Each update trains on fresh, uniformly drawn tasks."""
+
+    def next_batch(self, context: Context) -> MetaBatch:
+        return context.random_batch(context.update)
+
+    def ahead(self, context: Context) -> TaskPool:
+        return context.random_batch(context.update + 1).pool
+
+
+class RandomVotes(PoolStrategy):
+    """Random tasks of a pool whose labels are those of most of its tasks: no estimate, no choice.
+
+    As many of them as `derts` would select, so that both see as many pools.
+    """
+
+    def check(self, context: Context) -> None:
+        super().check(context)
+        majority_vote(context.draw(1, "check", 0))  # refuses tasks that do not say their classes
+
+    def draw(self, context: Context, number: int) -> DrawnPool:
+        return relabelled(draw_pool(context, self.config, number))
+
+    def choose(self, context: Context, drawn: DrawnPool, seed: Seed) -> Choice:
+        chosen = torch.arange(self.wanted(len(drawn.pool), len(drawn.pool)))
+        weights = torch.zeros(len(drawn.pool)).index_fill_(0, chosen, 1.0)
+        return Choice(
+            shuffled_batches(chosen, context.meta_batch, seed), weights, chosen, "uniform"
+        )
+
+
+class ByLoss(PoolStrategy):
+    """Hardest and easiest: the tasks that the model gets most wrong after adaptation, or least.
+
+    Hard tasks may be informative or mislabelled: nothing is dropped, so that this can be seen.
+    """
+
+    def choose(self, context: Context, drawn: DrawnPool, seed: Seed) -> Choice:
+        estimate, name = self.estimate(context, drawn), self.config.name
+        losses = estimate.losses.cpu()
+        usable = losses.isfinite().nonzero().squeeze(1)
+        order = losses[usable].argsort(descending=name == "hardest", stable=True)
+        chosen = usable[order[: self.wanted(len(usable), len(losses))]]
+        weights = torch.zeros(len(losses)).index_fill_(0, chosen, 1.0)
+        batches = shuffled_batches(chosen, context.meta_batch, seed)
+        gradients = estimate.gradients[self.config.estimate]
+        return Choice(batches, weights, chosen, name, estimate, gradients)
