@@ -14,10 +14,9 @@ from typing import Any
 from derts.config import StrategyConfig, TrainConfig
 from derts.config_file import Values, with_values
 from derts.data.table import ImageTable
-from derts.errors import DertsError
 from derts.files import write_atomically
 from derts.progress import Advance, unheard
-from derts.statistics import Estimate, over_seeds, paired_difference
+from derts.statistics import over_seeds, paired_difference
 from derts.training.driver import Driver
 from derts.training.result import Result
 from derts.training.run_folder import Run
@@ -40,21 +39,18 @@ class Comparison:
         found = [result for result in self.results if result["variant"] == variant]
         return {result["seed"]: result["accuracy"] for result in found}
 
-    def difference(self, variant: str, baseline: str) -> Estimate:
-        """Paired difference over the seeds that both have."""
+    def difference(self, variant: str, baseline: str) -> str:
+        """Paired difference over the seeds that both have, or that there are none."""
         ours, theirs = self.accuracies(variant), self.accuracies(baseline)
         seeds = sorted(ours.keys() & theirs.keys())
         if not seeds:
-            raise DertsError(
-                f"no seed in common: {variant} has {_seeds(ours)}, {baseline} has "
-                f"{_seeds(theirs)}; train both with the same --seed"
-            )
-        return paired_difference([ours[s] for s in seeds], [theirs[s] for s in seeds])
+            mine, others = (", ".join(map(str, sorted(found))) for found in (ours, theirs))
+            return f"no seed in common: {mine or 'none'} against {others or 'none'}"
+        return paired_difference([ours[s] for s in seeds], [theirs[s] for s in seeds]).shown("+")
 
     def table(self, baseline: str | None = None) -> list[tuple[str, ...]]:
         """Rows of text, the first a heading."""
         baseline = baseline or self.variants[0]
-        theirs = self.accuracies(baseline)
         columns = ("accuracy", f"against {baseline}", "wrong labels kept", "ms/update", "selection")
         rows: list[tuple[str, ...]] = [("strategy", *columns)]
         for name in self.variants:
@@ -62,14 +58,11 @@ class Comparison:
             kept = _mean(result["noise"]["kept"] for result in results)
             milliseconds = _mean(result["ms_per_update"] for result in results)
             share = _mean(result["selection_share"] for result in results)
-            ours, difference = self.accuracies(name), ""
-            if not ours.keys() & theirs.keys():
-                difference = f"no seed in common: {_seeds(ours)} against {_seeds(theirs)}"
-            elif name != baseline:
-                difference = self.difference(name, baseline).shown("+")
+            accuracy = str(over_seeds(list(self.accuracies(name).values())))
+            difference = "" if name == baseline else self.difference(name, baseline)
             wrong = "" if kept is None else f"{100 * kept:.1f}%"
             times = f"{milliseconds:.0f}", f"{100 * (share or 0.0):.1f}%"
-            rows.append((name, str(over_seeds(list(ours.values()))), difference, wrong, *times))
+            rows.append((name, accuracy, difference, wrong, *times))
         return rows
 
     def save(self, path: Path, **about: Any) -> None:
@@ -124,7 +117,3 @@ def compare(
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-def _seeds(found: Mapping[int, float]) -> str:
-    return ", ".join(map(str, sorted(found))) or "none"

@@ -23,7 +23,7 @@ from derts.errors import DertsError
 from derts.files import write_atomically, write_json
 from derts.learners import AnyLearner, build_learner
 from derts.learners.embedding import evaluation_mode
-from derts.training.checkpoint import judged_weights, newest_checkpoint, say
+from derts.training.checkpoint import judged_weights, newest_checkpoint
 from derts.training.run_folder import Run
 
 FORMAT = "derts-model-1"
@@ -77,26 +77,22 @@ class FewShotModel:
         empty = [name for name in names if not len(classes[name])]
         if empty:
             raise DertsError(f"class {empty[0]!r} of the support has no image: add at least one")
-        learner = self.learner
-        if len(names) != self.config.tasks.way:
-            learner = self._learner_for(len(names))
+        learner, trained, name = self.learner, self.config.tasks.way, self.config.learner.name
+        if len(names) != trained:
+            if name != "protonet":
+                raise DertsError(
+                    f"support has {len(names)} classes but this {name} was trained for {trained}: "
+                    f"give {trained} class folders, train with --tasks.way {len(names)}, or use "
+                    "protonet, which takes any number"
+                )
+            # prototypes: nothing that was learned depends on their number
+            learner = self._build(len(names)).to(learner.device)
         labels = torch.tensor([n for n, name in enumerate(names) for _ in classes[name]])
         pixels = torch.stack([self.pixels(image) for name in names for image in classes[name]])
         with evaluation_mode(learner):
             parts = [learner.features(part[None]) for part in pixels.split(AT_ONCE)]
             adapted = learner.adapt(torch.cat(parts, 1), labels[None].to(learner.device))
         return Classifier(self, learner, names, adapted)
-
-    def _learner_for(self, way: int) -> AnyLearner:
-        trained = self.config.tasks.way
-        if self.config.learner.name != "protonet":
-            raise DertsError(
-                f"support has {way} classes but this {self.config.learner.name} was trained for "
-                f"{trained}: give {trained} class folders, train with --tasks.way {way}, or use "
-                "protonet, which takes any number"
-            )
-        # prototypes: nothing that was learned depends on their number
-        return self._build(way).to(self.learner.device)
 
     def pixels(self, image: AnyImage) -> torch.Tensor:
         """Any image as uint8 [size, size, channels]."""
@@ -107,9 +103,8 @@ class FewShotModel:
             with strict_pillow():
                 found = decode(content, self.size, self.channels)
         except (OSError, ValueError, SyntaxError, Warning, Image.DecompressionBombError) as error:
-            raise DertsError(
-                f"{image} cannot be read as an image ({error}): remove or replace it"
-            ) from None
+            said = f"{image} cannot be read as an image ({error}): remove or replace it"
+            raise DertsError(said) from None
         return torch.from_numpy(np.array(found))
 
     def save(self, path: Path | str) -> tuple[Path, Path]:
@@ -159,22 +154,13 @@ class Classifier:
 def load_model(path: Path | str) -> FewShotModel:
     """The model of a run folder's newest checkpoint, or of a file that `derts export` wrote.
 
-    >>> import derts, tempfile
-    >>> folder = Path(tempfile.mkdtemp()) / "run"
-    >>> config = derts.TrainConfig(data="glyphs-20x6", updates=1, meta_batch=2)
-    >>> config = with_values(config, {"tasks": {"way": 3, "shot": 1, "query": 2},
-    ...     "model": {"width": 4}, "evaluation": {"tasks": 2, "query": 2}}, "example")
-    >>> _ = derts.train(config, folder, quiet=True)
-    >>> letters = derts.open_data("glyphs-20x6")["test"].images.numpy()
-    >>> classifier = load_model(folder).adapt({"one": letters[:2], "other": letters[6:8]})
-    >>> [round(sum(found.probabilities.values()), 3) for found in classifier.predict(letters[2:4])]
-    [1.0, 1.0]
+    docs/index.md and docs/own-data.md have examples that run.
     """
     path = Path(path)
     if path.is_file():
         return _load_file(path)
     run = Run.open(path)
-    found = newest_checkpoint(run.path / "checkpoints", say)
+    found = newest_checkpoint(run.path / "checkpoints")
     if found is None:
         raise DertsError(f"{path} holds no checkpoint: train it first")
     file, state = found

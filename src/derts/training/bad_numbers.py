@@ -6,7 +6,7 @@ skip is decided where the numbers are, so that a GPU is never waited for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,11 +16,12 @@ from derts.errors import DertsError
 from derts.learners.base import Learner
 from derts.tasks.pool import TaskPool
 
+Event = dict[str, Any]
 IN_A_ROW = 10
 
 
 class BadNumbersError(DertsError):
-    """Training cannot go on after IN_A_ROW bad updates; `tasks` are those of the last."""
+    """Training cannot go on after IN_A_ROW bad updates; `tasks` are the bad ones of the last."""
 
     def __init__(self, config: TrainConfig, update: int, tasks: TaskPool) -> None:
         self.tasks = tasks
@@ -72,8 +73,6 @@ class Window:
     """One event's worth of updates, and the count of all that were skipped.
 
     values   [3] each: mean loss, mean accuracy, gradient norm of an update, where it was computed
-    images   how many images they took
-    before   the clock's seconds at the beginning
     looked   how many of the values have been looked at for bad numbers
     """
 
@@ -92,28 +91,27 @@ class Window:
         self._batches = [*self._batches[1 - IN_A_ROW :], (tasks, losses)]
         self.images += len(tasks) * (tasks.support.shape[1] + tasks.query.shape[1])
 
-    def look(self, update: int) -> Iterator[tuple[int, bool]]:
-        """Number and whether finite of each update since the last look; waits for the device."""
+    def look(self, config: TrainConfig, update: int, log: Callable[[Event], None]) -> None:
+        """Log which updates since the last look were skipped; an error after too many in a row.
+
+        Waits for the device.
+        """
         new, self.looked = self.values[self.looked :], len(self.values)
         found = torch.stack(new).isfinite().all(1).tolist() if new else []
         for number, finite in enumerate(found, update - len(new) + 1):
-            self.skipped += not finite
             self.in_a_row = 0 if finite else self.in_a_row + 1
-            yield number, finite
+            if not finite:
+                self.skipped += 1
+                log({"event": "skipped", "update": number, "cause": "not finite"})
+            if self.in_a_row >= IN_A_ROW:
+                tasks, losses = self._batches[max(number - update - 1, -len(self._batches))]
+                bad = (~losses.isfinite()).cpu()
+                raise BadNumbersError(config, number, tasks[bad] if bool(bad.any()) else tasks)
 
-    def bad_tasks(self, ago: int) -> TaskPool:
-        """The tasks of the update `ago` updates ago whose loss is not finite, or else all."""
-        tasks, losses = self._batches[max(-1 - ago, -len(self._batches))]
-        bad = (~losses.isfinite()).cpu()
-        return tasks[bad] if bool(bad.any()) else tasks
-
-    def event(self, seconds: Mapping[str, float]) -> dict[str, Any]:
-        """What the record says of these updates; `seconds` is the clock's count at their end.
-
-        Means are those of the finite updates, and missing where there is none.
-        """
+    def event(self, seconds: Mapping[str, float]) -> Event:
+        """What the record says of the finite updates; `seconds` is the clock's count at the end."""
         spent = {name: round(now - self.before.get(name, 0.0), 6) for name, now in seconds.items()}
-        found: dict[str, Any] = {}
+        found: Event = {}
         values = torch.stack(self.values).double().cpu()
         values = values[values.isfinite().all(1)]
         if len(values):
@@ -141,9 +139,7 @@ class Window:
 
 
 def usable_losses(losses: torch.Tensor) -> torch.Tensor:
-    """Losses [T] with the mean of the finite ones in place of the others.
-
-    So that a strategy's averages of losses keep no number that never leaves them.
+    """Losses [T] with the mean of the finite ones in place of those that averages would keep.
 
     >>> usable_losses(torch.tensor([1.0, float("nan"), 3.0]))
     tensor([1., 2., 3.])

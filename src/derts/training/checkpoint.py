@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,10 @@ def checkpoint_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("update-*.ckpt"))
 
 
-def newest_checkpoint(
-    folder: Path, warn: Callable[[str], None] = lambda line: None
-) -> tuple[Path, State] | None:
+def newest_checkpoint(folder: Path, quiet: bool = False) -> tuple[Path, State] | None:
     """The newest checkpoint that is whole, with its state; None where there is none at all.
 
-    `warn` hears of a damaged one that was passed over; where all are damaged, that is an error.
+    A line tells of a damaged one that was passed over; where all are damaged, that is an error.
     """
     damaged: list[str] = []
     for path in reversed(checkpoint_files(folder)):
@@ -56,8 +54,8 @@ def newest_checkpoint(
         except DertsError as error:
             damaged.append(str(error).rpartition(": ")[0])
             continue
-        for cause in damaged:
-            warn(f"{cause}: going on from the one before it, {path.name}")
+        for cause in damaged if not quiet else ():
+            say(f"{cause}: going on from the one before it, {path.name}")
         return path, state
     if damaged:
         raise DertsError(f"{damaged[0]}, and there is none before it that is whole: train again")
@@ -105,7 +103,7 @@ def judged_weights(state: Mapping[str, Any]) -> Weights:
 def load_warmup(folder: Path) -> State | None:
     """The state, with `events`, that a run left in a folder at the end of its warm-up, if whole."""
     try:
-        found = newest_checkpoint(folder)
+        found = newest_checkpoint(folder, quiet=True)
     except DertsError as error:
         say(f"{str(error).rpartition(',')[0]}: the warm-up is done again")
         return None

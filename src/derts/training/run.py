@@ -17,13 +17,7 @@ from derts.errors import DertsError
 from derts.files import locked
 from derts.hardware import choose_device
 from derts.progress import Advance, progress, unheard
-from derts.training.checkpoint import (
-    State,
-    checkpoint_files,
-    judged_weights,
-    newest_checkpoint,
-    say,
-)
+from derts.training.checkpoint import State, checkpoint_files, judged_weights, newest_checkpoint
 from derts.training.drawing import evaluation_tasks
 from derts.training.driver import Driver, Listen
 from derts.training.result import Result
@@ -169,8 +163,7 @@ def _to_the_end(driver: Driver, quiet: bool) -> Result:
 
 def _load_newest(trainer: Trainer, run: Run) -> State:
     """Bring a trainer into the state of a run's newest checkpoint, which is returned ({}: none)."""
-    warn = say if trainer.group.leads else lambda line: None
-    found = newest_checkpoint(run.path / "checkpoints", warn)
+    found = newest_checkpoint(run.path / "checkpoints", quiet=not trainer.group.leads)
     if found is None:
         return {}
     path, state = found

@@ -22,7 +22,7 @@ from derts.progress import Advance, unheard
 from derts.selection import build_strategy
 from derts.selection.strategy import Context
 from derts.tasks.pool import TaskPool
-from derts.training.bad_numbers import IN_A_ROW, BadNumbersError, Window, usable_losses
+from derts.training.bad_numbers import IN_A_ROW, Window, usable_losses
 from derts.training.checkpoint import weights_of
 from derts.training.drawing import TaskDrawer, evaluation_tasks, training_images
 from derts.training.result import acting
@@ -55,9 +55,8 @@ class Trainer:
         group: Group | None = None,
     ) -> None:
         self.config = config = config.resolved()
-        self.group = group or Group()
+        self.group, self.tables, self.log = group or Group(), tables, log
         self.device = self.group.device or choose_device(config.hardware)
-        self.tables = tables
         images = training_images(self.split("train"), config.tasks)
         self.images = place_table(images, self.device, config.hardware)
         self.drawer = TaskDrawer(config, self.images, lambda: self.split("val"))
@@ -73,7 +72,6 @@ class Trainer:
         self.updater = Updater(self.learner, self.images, config, self.group)
         self.strategy = build_strategy(config.strategy)
         self.clock = Clock(self.device)
-        self.log = log
         self.update = self.tasks_trained = 0
         self.best: dict[str, Any] | None = None
         self.window = Window()
@@ -126,15 +124,12 @@ class Trainer:
             at_event = self.update % self.config.log_every == 0 or self.update == until
             if at_event or self.update % IN_A_ROW == 0:
                 self.clock.settle("update")  # or looking would wait for the GPU, uncounted
-                self._look()
+                self.window.look(self.config, self.update, self.log)
             if at_event:
                 advance(len(self.window.values), self._log_window())
 
     def step(self) -> torch.Tensor:
-        """One update; returns its mean loss, mean accuracy and gradient norm as a tensor [3].
-
-        Where one of them is not finite, everything is left as it was.
-        """
+        """One update; returns its mean loss, mean accuracy and gradient norm as a tensor [3]."""
         self.context.update = self.update
         self.context.progress = self.update / self.config.updates
         with self.clock.phase("tasks"):
@@ -244,15 +239,6 @@ class Trainer:
         if self.group.alone:
             return stopping()
         return self.update % IN_A_ROW == 0 and self.group.any(stopping())
-
-    def _look(self) -> None:
-        """Record the updates that were skipped; end training after too many in a row."""
-        for number, finite in self.window.look(self.update):
-            if not finite:
-                self.log({"event": "skipped", "update": number, "cause": "not finite"})
-            if self.window.in_a_row >= IN_A_ROW:
-                tasks = self.window.bad_tasks(self.update - number)
-                raise BadNumbersError(self.config, number, tasks)
 
     def _log_window(self) -> str:
         about = {"update": self.update, "lr": self.learning_rate(), "skipped": self.window.skipped}
