@@ -61,10 +61,9 @@ def share_of_selection(seconds: Mapping[str, float]) -> float:
 
 
 def seconds_per_update(events: Iterable[Mapping[str, Any]], warmup: int) -> float | None:
-    """Training time per update after the warm-up, from a run's events.
+    """Training time per update, from a run's events.
 
-    The first stretch after each start of the program, which compiles and warms up, is left out
-    where there are others; so is the warm-up.
+    The warm-up and the first stretch after each start are left out where there are others.
 
     >>> events = [{"event": "start", "update": 0}]
     >>> events += [{"event": "update", "update": at, "seconds": {"update": taken}}

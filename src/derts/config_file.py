@@ -17,6 +17,7 @@ from derts.config import TrainConfig
 from derts.errors import DertsError
 
 Values = Mapping[str, Any]
+annotations_of = cache(get_type_hints)  # a millisecond each time
 Config = TypeVar("Config")
 
 PAPER = {
@@ -51,8 +52,7 @@ def with_values(config: Config, values: Values, where: str, path: str = "") -> C
     >>> with_values(TrainConfig(), {"tasks": {"way": 3}}, where="example").tasks.way
     3
     """
-    kind: Any = type(config)
-    hints = _annotations(kind)
+    hints = annotations_of(type(config))
     known = [item.name for item in fields(config)]  # type: ignore[arg-type]
     changes: dict[str, Any] = {}
     for key, value in values.items():
@@ -69,11 +69,6 @@ def with_values(config: Config, values: Values, where: str, path: str = "") -> C
         else:
             changes[name] = _checked(value, hints[name], f"{where}: {path}{key}")
     return replace(config, **changes)  # type: ignore[type-var]
-
-
-@cache
-def _annotations(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)  # a millisecond each time
 
 
 def _checked(value: Any, hint: Any, what: str) -> Any:

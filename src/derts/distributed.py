@@ -1,8 +1,7 @@
 """Several processes, started by torchrun, that train one learner together.
 
-Every process holds the whole learner, optimiser and strategy and draws the same tasks; each works
-on its share of them, and what they found is summed or put together. A learner's BatchNorm takes
-its statistics over the tasks of all processes, so that their number changes nothing but rounding.
+All hold the whole learner, optimiser and strategy and draw the same tasks; each works on its share.
+BatchNorm takes its statistics over the tasks of all, so that their number changes only rounding.
 """
 
 from __future__ import annotations
@@ -185,11 +184,10 @@ def joined(device: torch.device) -> Iterator[Group]:
         yield Group(dist.get_rank(), dist.get_world_size(), device)
         return
     if str(device) == "cuda":
-        if local >= torch.cuda.device_count():
-            raise DertsError(
-                f"{local + 1} processes on a machine with {torch.cuda.device_count()} GPUs: lower "
-                "torchrun --nproc-per-node, or pass --hardware.device cpu"
-            )
+        if local >= (gpus := torch.cuda.device_count()):
+            said = f"{local + 1} processes on a machine with {gpus} GPUs"
+            fix = "lower torchrun --nproc-per-node, or pass --hardware.device cpu"
+            raise DertsError(f"{said}: {fix}")
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
     try:

@@ -45,8 +45,7 @@ def write_json(path: Path, value: object) -> Path:
 def locked(folder: Path) -> Iterator[None]:
     """Hold a run folder, made if it is not there, against every other process.
 
-    The system drops the lock when its owner ends, killed or not; the file itself stays, because
-    removing it would let two processes lock two files of the same name.
+    The system drops the lock when its owner ends, killed or not; the file itself stays.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, locked(Path(folder)), locked(Path(folder)):

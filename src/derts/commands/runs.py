@@ -125,18 +125,13 @@ def evaluate(arguments: Sequence[str]) -> None:
 
     run = Run.open(options.run)
     trainer = open_trainer(options.run, open_data(options.data or run.config.data))
+    shot = run.config.tasks.shot if options.shot is None else options.shot
     asked = {"split": options.split, "tasks": options.tasks, "query": options.query}
-    trainer.config = with_values(
-        trainer.config,
-        {
-            "evaluation": {name: value for name, value in asked.items() if value is not None},
-            "tasks": {} if options.shot is None else {"shot": options.shot},
-        },
-        "derts evaluate",
-    ).resolved()
+    given = {name: value for name, value in asked.items() if value is not None}
+    values = {"evaluation": given, "tasks": {"shot": shot}}
+    trainer.config = with_values(trainer.config, values, "derts evaluate")
     evaluation = trainer.evaluate(options.split)
     result = make_result(trainer, evaluation, run.events())
-    shot = trainer.config.tasks.shot
     path = run.write_result(result, f"evaluation-{options.split}-{shot}shot.json")
     print_rows(
         [

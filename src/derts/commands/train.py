@@ -100,11 +100,10 @@ def _strategy(config: TrainConfig, result: dict[str, Any]) -> str:
     name, warmup = config.strategy.name, config.strategy.warmup
     if name != "random" and warmup >= config.updates:
         return f"{name}, which never began: --strategy.warmup is {warmup}"
-    random = result["updates_at_random"]
-    if not random:
-        return name
-    updates = round(random / result["random_share"])
-    return f"{name}, {random} of {updates} updates on random tasks: nothing to gain by a choice"
+    if random := result["updates_at_random"]:
+        updates = round(random / result["random_share"])
+        return f"{name}, {random} of {updates} updates on random tasks: nothing to gain by a choice"
+    return name
 
 
 def _parts(result: dict[str, Any]) -> list[str]:
@@ -120,12 +119,9 @@ def _parts(result: dict[str, Any]) -> list[str]:
 
 def default_name(config: TrainConfig) -> str:
     """A folder name that tells runs apart."""
-    noise = "" if config.tasks.noise == "none" else f"-{config.tasks.noise}"
-    noise += "-rotated" if config.tasks.rotated else ""
-    return (
-        f"{config.learner.name}-{config.strategy.name}-{Path(config.data).name}{noise}"
-        f"-{config.tasks.way}way{config.tasks.shot}shot-seed{config.seed}"
-    )
+    tasks, names = config.tasks, (config.learner.name, config.strategy.name, Path(config.data).name)
+    extra = [tasks.noise] * (tasks.noise != "none") + ["rotated"] * tasks.rotated
+    return "-".join((*names, *extra, f"{tasks.way}way{tasks.shot}shot", f"seed{config.seed}"))
 
 
 def _defaults(arguments: Sequence[str]) -> TrainOptions:
