@@ -52,7 +52,7 @@ def with_values(config: Config, values: Values, where: str, path: str = "") -> C
     >>> with_values(TrainConfig(), {"tasks": {"way": 3}}, where="example").tasks.way
     3
     """
-    hints = annotations_of(type(config))
+    hints = annotations_of(type(config))  # type: ignore[arg-type]
     known = [item.name for item in fields(config)]  # type: ignore[arg-type]
     changes: dict[str, Any] = {}
     for key, value in values.items():

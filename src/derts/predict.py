@@ -154,7 +154,7 @@ class Classifier:
 def load_model(path: Path | str) -> FewShotModel:
     """The model of a run folder's newest checkpoint, or of a file that `derts export` wrote.
 
-    docs/index.md and docs/own-data.md have examples that run.
+    docs/index.md has an example that runs.
     """
     path = Path(path)
     if path.is_file():
