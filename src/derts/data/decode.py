@@ -18,7 +18,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from derts.errors import DISK_FULL
 
 if TYPE_CHECKING:
-    from derts.data.sources import ArrayImages, FileImages
+    from derts.data.sources import ListedSplit
 
 Pixels = NDArray[np.uint8]
 Broken = tuple[int, str, str]
@@ -102,7 +102,7 @@ def _plain(image: Image.Image, mode: str) -> Image.Image:
 
 
 def decode_all(
-    images: FileImages | ArrayImages, start: int, size: int, channels: int, workers: int
+    images: ListedSplit, start: int, size: int, channels: int, workers: int
 ) -> Iterator[tuple[int, Pixels, list[Broken]]]:
     """Decode images from `start` on, several ranges of them at a time, in order.
 
@@ -126,7 +126,7 @@ def decode_all(
 
 
 def _decode_range(
-    images: FileImages | ArrayImages, indices: range, size: int, channels: int
+    images: ListedSplit, indices: range, size: int, channels: int
 ) -> tuple[int, Pixels, list[Broken]]:
     pixels = np.empty((len(indices), size, size, channels), dtype=np.uint8)
     broken: list[Broken] = []

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from derts.data.sources import SPLITS, FileImages, ListedSplit, Listing, Source
+from derts.data.sources import SPLITS, ListedSplit, Listing, Source, split_of_files
 from derts.errors import DertsError
 
 _SPLIT_NAMES = {
@@ -90,8 +90,8 @@ def _split_classes(folder: Path, listing: Listing) -> dict[str, ListedSplit]:
 
 def _as_split(folder: Path, classes: dict[str, list[tuple[str, int]]]) -> ListedSplit:
     labels = np.repeat(np.arange(len(classes)), [len(files) for files in classes.values()])
-    names, sizes = zip(*(file for files in classes.values() for file in files), strict=True)
-    return ListedSplit(tuple(classes), labels.astype(np.int64), FileImages(folder, names, sizes))
+    files = [file for class_files in classes.values() for file in class_files]
+    return split_of_files(folder, files, tuple(classes), labels.astype(np.int64))
 
 
 def _list_classes(folder: Path, listing: Listing) -> dict[str, list[tuple[str, int]]]:

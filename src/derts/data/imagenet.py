@@ -24,15 +24,14 @@ from derts.data.decode import Pixels
 from derts.data.safe_pickle import as_list, as_text, load_fields, load_pickle
 from derts.data.sources import (
     SPLITS,
-    ArrayImages,
-    FileImages,
     ListedSplit,
     Listing,
     Source,
-    check_counts,
     check_memory,
+    checked_pixels,
     number_labels,
-    pixel_images,
+    split_in_memory,
+    split_of_files,
 )
 from derts.errors import DertsError
 
@@ -96,8 +95,8 @@ def _list_csv(_: str, table: Path) -> ListedSplit:
             f"{sizes.count(-1):,} of {len(rows):,} images named in {table} are not in "
             f"images/, the first is {names[sizes.index(-1)]!r}: download them, or remove those rows"
         )
-    images = FileImages(folder, tuple(names), tuple(sizes))
-    return ListedSplit(*number_labels([str(row["label"]) for row in rows]), images)
+    labels = number_labels([str(row["label"]) for row in rows])
+    return split_of_files(folder, list(zip(names, sizes, strict=True)), *labels)
 
 
 def _file_size(name: str, folder: Path, table: Path) -> int:
@@ -119,17 +118,16 @@ def _list_pickle(split: str, path: Path) -> ListedSplit:
             f"{path} must hold image_data with class_dict, or data with labels, but holds {held}: "
             "use another distribution of mini-ImageNet"
         )
-    images = pixel_images(path, pixels)
+    pixels = checked_pixels(path, pixels)
     if "class_dict" in fields:
-        names = _names_of_class_dict(path, fields["class_dict"], len(images))
+        names = _names_of_class_dict(path, fields["class_dict"], len(pixels))
     else:
         names = [as_text(label) for label in as_list(fields["labels"], path)]
         known = fields.get("catname2label")
         if isinstance(known, dict):
             name_of = {as_text(number): as_text(name) for name, number in known.items()}
             names = [name_of.get(name, name) for name in names]
-    check_counts(split, len(images), len(names), path)
-    return ListedSplit(*number_labels(names), images)
+    return split_in_memory(split, (path,), pixels, *number_labels(names))
 
 
 def _names_of_class_dict(path: Path, class_dict: Any, count: int) -> list[str]:
@@ -161,18 +159,19 @@ def _list_tiered(split: str, path: Path) -> ListedSplit:
             f"{label_path} has neither label_specific nor labels but "
             f"{', '.join(fields) or 'no dictionary'}: download it again"
         )
+    images: list[Pixels] | Pixels
     if path.suffix == ".npz":
         # These arrays were decoded by OpenCV, which puts blue first.
-        images = pixel_images(path, load_npz(path, "images")[0], blue_first=True)
+        images = checked_pixels(path, load_npz(path, "images")[0])[..., ::-1]
     else:
         images = _png_images(path)
     given = _numbers(fields, key, label_path)
-    check_counts(split, len(images), len(given), label_path)
     numbers, first, labels = np.unique(given, return_index=True, return_inverse=True)
     categories = None
     if "label_general" in fields:
         general = _numbers(fields, "label_general", label_path)
-        check_counts("label_general", len(labels), len(general), label_path)
+        if len(general) != len(given):
+            raise DertsError(f"label_general in {label_path} is cut short: download it again")
         categories = _names(fields, "label_general_str", general[first], label_path)
     names = _names(fields, "label_specific_str", numbers, label_path)
     # Two kinds of crane are two classes: later ones are numbered.
@@ -180,17 +179,17 @@ def _list_tiered(split: str, path: Path) -> ListedSplit:
     classes = tuple(
         f"{name} ({count + 1})" if count else name for name, count in zip(names, again, strict=True)
     )
-    return ListedSplit(classes, labels.astype(np.int64), images, categories)
+    return split_in_memory(split, (path,), images, classes, labels.astype(np.int64), categories)
 
 
-def _png_images(path: Path) -> ArrayImages:
+def _png_images(path: Path) -> list[Pixels]:
     content = load_pickle(path)
     arrays = content.tolist() if isinstance(content, np.ndarray) else content
     if not isinstance(arrays, list) or not all(
         isinstance(array, np.ndarray) and array.dtype == np.uint8 for array in arrays
     ):
         raise DertsError(f"{path} holds no list of encoded images: download it again")
-    return ArrayImages((path,), arrays)
+    return arrays
 
 
 def _numbers(fields: dict[str, Any], key: str, path: Path) -> NDArray[np.int64]:
@@ -222,12 +221,9 @@ def _list_packs(split: str, *paths: Path) -> ListedSplit:
     for path in paths:
         arrays = load_npz(path, "data", "offsets", "labels", "class_names")
         data, offsets, labels, class_names = arrays
-        is_flat = all(array.ndim == 1 for array in arrays)
-        if is_flat:
-            check_counts(split, len(offsets) - 1, len(labels), path)
-        if not is_flat or not _in_range(data, offsets, labels, len(class_names)):
+        if not all(array.ndim == 1 for array in arrays) or not _in_range(*arrays):
             raise DertsError(
-                f"{path} has offsets or labels out of range: it is damaged, download it again"
+                f"{path} has offsets or labels out of range or number: download it again"
             )
         if _has_categories(path):
             [categories] = load_npz(path, "categories")
@@ -238,21 +234,22 @@ def _list_packs(split: str, *paths: Path) -> ListedSplit:
         files += [data[start:end] for start, end in pairwise(offsets.tolist())]
     used, numbers = number_labels(names)
     known = tuple(category_of.get(name, "") for name in used) if category_of else None
-    return ListedSplit(used, numbers, ArrayImages(paths, files), known)
+    return split_in_memory(split, paths, files, used, numbers, known)
 
 
 def _in_range(
-    data: NDArray[Any], offsets: NDArray[Any], labels: NDArray[Any], class_count: int
+    data: NDArray[Any], offsets: NDArray[Any], labels: NDArray[Any], class_names: NDArray[Any]
 ) -> bool:
     return bool(
-        data.dtype == np.uint8
+        len(offsets) == len(labels) + 1
+        and data.dtype == np.uint8
         and offsets.dtype.kind in "iu"
         and labels.dtype.kind in "iu"
         and offsets[0] == 0
         and offsets[-1] == len(data)
         and (offsets[1:] >= offsets[:-1]).all()
         and labels.min(initial=0) >= 0
-        and labels.max(initial=0) < max(class_count, 1)
+        and labels.max(initial=0) < max(len(class_names), 1)
     )
 
 

@@ -14,7 +14,7 @@ import torch
 
 from derts.data.decode import Broken, decode_all, strict_pillow
 from derts.data.find import find_source
-from derts.data.sources import DEFAULT_FRACTIONS, FileImages, ListedSplit, Listing, Source
+from derts.data.sources import DEFAULT_FRACTIONS, ListedSplit, Listing, Source
 from derts.data.store import SplitEntry, StoreDescription, describe_store
 from derts.data.store_writing import (
     HEADER,
@@ -82,10 +82,13 @@ def prepare(
     is_folder = found.kind.startswith(("class", "folder"))
     if is_folder and destination.is_relative_to(found.path.resolve()):
         raise DertsError(f"{destination} lies inside the source: choose a place outside of it")
+    if min_images > 1 and not is_folder:
+        raise DertsError(
+            "min_images leaves out class folders and this is none: leave out the option"
+        )
     listing = Listing(seed, split_fractions, min_images)
     with disk_errors(destination):
         splits = found.splits(listing)
-        _check_class_sizes(splits, min_images)
         settings = {"size": size, "grayscale": grayscale}
         fingerprint = _fingerprint(found, splits, settings)
         if not overwrite and _is_prepared(destination, fingerprint, skip_broken):
@@ -105,7 +108,7 @@ def prepare(
         entries = work.finish(progress)
         origin = {"kind": found.kind, "name": found.path.resolve().name}
         left_out = sum(map(len, work.broken.values()))
-        store = StoreDescription(destination, origin, settings, fingerprint, entries, left_out)
+        store = StoreDescription(destination, origin, settings, fingerprint, left_out, entries)
         work.journal.unlink()
         publish(partial, store)
     return Prepared(store, resumed, tuple(notes))
@@ -170,9 +173,7 @@ class _Preparation:
         with strict_pillow(), progress(title, total=total, unit="images") as advance:
             for name, split in self.splits.items():
                 shape = (self.size, self.channels)
-                for count, pixels, broken in decode_all(
-                    split.images, self.done[name], *shape, workers
-                ):
+                for count, pixels, broken in decode_all(split, self.done[name], *shape, workers):
                     with self.pixels(name).open("ab") as file:
                         file.write(pixels.tobytes())
                     with self.journal.open("a", encoding="utf-8") as file_of_lines:
@@ -207,28 +208,16 @@ class _Preparation:
                         f"split {name!r} has no image left: add images to it, or remove it"
                     )
                 used, labels = np.unique(split.labels[kept], return_inverse=True)
-                files = split.images.names if isinstance(split.images, FileImages) else None
                 content = SplitContent(
                     (),
                     (self.size, self.size, self.channels),
                     torch.from_numpy(labels.astype(np.int64)),
                     tuple(split.class_names[number] for number in used),
                     split.categories and tuple(split.categories[number] for number in used),
-                    files and [files[index] for index in kept],
+                    split.names and [split.names[index] for index in kept],
                 )
                 entries[name] = finish_split(self.partial, name, content, advance)
         return entries
-
-
-def _check_class_sizes(splits: dict[str, ListedSplit], min_images: int) -> None:
-    """Only folders leave small classes out; other sources are refused if they have any."""
-    for name, split in splits.items():
-        counts = np.bincount(split.labels, minlength=len(split.class_names))
-        for small in np.flatnonzero(counts < min_images)[:1]:
-            raise DertsError(
-                f"class {split.class_names[small]!r} of {name!r} has {counts[small]} images, "
-                f"fewer than {min_images}: only class folders can leave classes out, unpack it"
-            )
 
 
 def _fingerprint(source: Source, splits: dict[str, ListedSplit], settings: dict[str, int]) -> str:
@@ -237,7 +226,7 @@ def _fingerprint(source: Source, splits: dict[str, ListedSplit], settings: dict[
         head = json.dumps([name, split.class_names, split.categories, len(split.labels)])
         digest.update(head.encode())
         digest.update(split.labels.tobytes())
-        for line in split.images.identity():
+        for line in split.identity:
             digest.update(line.encode("utf-8", "surrogateescape") + b"\n")
     return digest.hexdigest()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,78 +20,75 @@ DEFAULT_FRACTIONS = (0.64, 0.16, 0.20)
 
 
 @dataclass(frozen=True)
-class FileImages:
-    """One image file each, named relative to a root; sizes tell a changed file."""
+class ListedSplit:
+    """One split as listed: images in files, or in memory, and their labels.
 
-    root: Path
-    names: tuple[str, ...]
-    sizes: tuple[int, ...]
+    labels    int64 [n], indices of class_names
+    contents  the root that `names` are relative to; or image files as a list of uint8 [bytes] or
+              [bytes, 1]; or pixels uint8 [n, height, width, 1 or 3]
+    identity  what must be unchanged for work done on these images to be still of use
+    """
+
+    class_names: tuple[str, ...]
+    labels: NDArray[np.int64]
+    contents: Path | list[Pixels] | Pixels
+    identity: tuple[str, ...]
+    names: tuple[str, ...] | None = None
+    categories: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self.labels)
 
     def name(self, index: int) -> str:
         """What to call one image in a message."""
-        return self.names[index]
+        return self.names[index] if self.names else f"image {index}"
 
-    def read(self, index: int) -> bytes:
-        """An image file's bytes."""
-        path = self.root / self.names[index]
+    def read(self, index: int) -> bytes | Pixels:
+        """An image file's bytes, or pixels [height, width, channels]."""
+        if isinstance(self.contents, np.ndarray):
+            return self.contents[index]  # type: ignore[no-any-return]
+        if isinstance(self.contents, list):
+            return self.contents[index].tobytes()
+        path = self.contents / self.name(index)
         if not path.is_file():  # a pipe would be waited for
             raise FileNotFoundError("no file of that name that can be read")
         return path.read_bytes()
 
-    def identity(self) -> Iterator[str]:
-        """What must be unchanged for work done on these images to be still of use."""
-        for name, size in zip(self.names, self.sizes, strict=True):
-            yield f"{name}\0{size}"
+
+def split_of_files(
+    root: Path, files: list[tuple[str, int]], class_names: tuple[str, ...], labels: Any
+) -> ListedSplit:
+    """A split of image files, each with its path below the root and its size."""
+    identity = tuple(f"{name}\0{size}" for name, size in files)
+    return ListedSplit(class_names, labels, root, identity, tuple(name for name, _ in files))
 
 
-@dataclass(frozen=True)
-class ArrayImages:
-    """Images in memory, of the files at `paths`.
-
-    contents  a list of image files, uint8 [bytes] or [bytes, 1]; or pixels uint8 [n, height,
-              width, 1 or 3]
-    """
-
-    paths: tuple[Path, ...]
-    contents: list[Pixels] | Pixels
-
-    def __len__(self) -> int:
-        return len(self.contents)
-
-    def name(self, index: int) -> str:
-        return f"image {index}"
-
-    def read(self, index: int) -> bytes | Pixels:
-        """An image file's bytes, or pixels [height, width, channels]."""
-        content = self.contents[index]
-        return content.tobytes() if isinstance(self.contents, list) else content
-
-    def identity(self) -> Iterator[str]:
-        for path in self.paths:
-            yield f"{path.name}\0{_sample_digest(path)}"
+def split_in_memory(
+    split: str,
+    paths: tuple[Path, ...],
+    contents: list[Pixels] | Pixels,
+    class_names: tuple[str, ...],
+    labels: NDArray[np.int64],
+    categories: tuple[str, ...] | None = None,
+) -> ListedSplit:
+    """A split whose images were read from files at these paths; there must be a label for each."""
+    if len(contents) != len(labels):
+        raise DertsError(
+            f"split {split!r} has {len(contents):,} images but {len(labels):,} labels: "
+            f"download {paths[-1].name} again"
+        )
+    identity = tuple(f"{path.name}\0{_sample_digest(path)}" for path in paths)
+    return ListedSplit(class_names, labels, contents, identity, None, categories)
 
 
-def pixel_images(path: Path, pixels: NDArray[Any], blue_first: bool = False) -> ArrayImages:
-    """An array of the file at `path`, which must be uint8 [n, height, width, 1 or 3], as images."""
+def checked_pixels(path: Path, pixels: NDArray[Any]) -> Pixels:
+    """An array of the file at `path`, which must be uint8 [n, height, width, 1 or 3]."""
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] not in (1, 3):
         raise DertsError(
             f"{path.name} holds images as {pixels.dtype} {list(pixels.shape)}, not uint8 "
             "[n, height, width, 1 or 3]: rebuild it or use another distribution"
         )
-    return ArrayImages((path,), pixels[..., ::-1] if blue_first else pixels)
-
-
-@dataclass(frozen=True)
-class ListedSplit:
-    """One split as listed: int64 labels [n] index class_names."""
-
-    class_names: tuple[str, ...]
-    labels: NDArray[np.int64]
-    images: FileImages | ArrayImages
-    categories: tuple[str, ...] | None = None
+    return pixels
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,7 @@ class Source:
     splits: Callable[[Listing], dict[str, ListedSplit]] = field(repr=False)
 
 
-def check_memory(paths: Iterable[Path]) -> None:
+def check_memory(paths: list[Path]) -> None:
     """Refuse files that are larger than this machine's memory, in which they will be held."""
     size = sum(path.stat().st_size for path in paths)
     if not hasattr(os, "sysconf"):
@@ -124,7 +121,7 @@ def check_memory(paths: Iterable[Path]) -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory:
         raise DertsError(
-            f"{next(iter(paths)).parent} has {size / 1e9:.1f} GB of arrays and the memory is "
+            f"{paths[0].parent} has {size / 1e9:.1f} GB of arrays and the memory is "
             f"{memory / 1e9:.1f} GB: prepare it on a larger machine, or unpack it to class folders"
         )
 
@@ -149,12 +146,3 @@ def number_labels(names: list[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]
     number_of: dict[str, int] = {}
     labels = [number_of.setdefault(name, len(number_of)) for name in names]
     return tuple(number_of), np.array(labels, dtype=np.int64)
-
-
-def check_counts(split: str, images: int, labels: int, path: Path) -> None:
-    """Refuse a split whose images and labels differ in number."""
-    if images != labels:
-        raise DertsError(
-            f"split {split!r} has {images:,} images but {labels:,} labels: "
-            f"download {path.name} again"
-        )

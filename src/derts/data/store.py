@@ -79,8 +79,8 @@ class StoreDescription:
     origin: dict[str, str]
     settings: dict[str, Any]
     fingerprint: str
+    left_out: int
     splits: dict[str, SplitEntry]
-    left_out: int = 0
 
     @property
     def bytes(self) -> int:
@@ -97,15 +97,8 @@ class StoreDescription:
 
     def write(self, folder: Path) -> None:
         """Write store.json into a folder."""
-        content = {
-            "format": FORMAT,
-            "version": VERSION,
-            "origin": self.origin,
-            "settings": self.settings,
-            "fingerprint": self.fingerprint,
-            "left_out": self.left_out,
-            "splits": {name: asdict(entry) for name, entry in self.splits.items()},
-        }
+        content = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        del content["path"]
         text = json.dumps(content, ensure_ascii=False, indent=1)
         (folder / "store.json").write_text(text + "\n", encoding="utf-8")
 
@@ -113,22 +106,13 @@ class StoreDescription:
 def describe_store(path: Path | str) -> StoreDescription:
     """What a store holds, from its store.json alone."""
     path = Path(path)
+    if not path.exists():
+        raise DertsError(f"{path} does not exist: make it with derts data prepare")
     try:
         content = json.loads((path / "store.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        if not path.exists():
-            raise DertsError(f"{path} does not exist: make it with derts data prepare") from None
-        raise DertsError(f"{path} is no prepared store (it has no store.json): {REMAKE}") from None
-    except (OSError, ValueError) as error:
-        raise DertsError(f"{path / 'store.json'} cannot be read ({error}): {REMAKE}") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise DertsError(f"{path / 'store.json'} is not of a store of derts: {REMAKE}")
-    if content.get("version") != VERSION:
-        raise DertsError(
-            f"{path} has store version {content.get('version')}, this derts reads {VERSION}: "
-            f"{REMAKE}"
-        )
-    try:
+        if (content["format"], content["version"]) != (FORMAT, VERSION):
+            found = f"{content['format']} version {content['version']}"
+            raise ValueError(f"{found}, this derts reads {FORMAT} version {VERSION}")
         for name in content["splits"]:
             if not SPLIT_NAME.fullmatch(name):
                 raise ValueError(f"split name {name!r}")
@@ -137,13 +121,14 @@ def describe_store(path: Path | str) -> StoreDescription:
             dict(content["origin"]),
             dict(content["settings"]),
             str(content["fingerprint"]),
-            {name: SplitEntry.from_json(entry) for name, entry in content["splits"].items()},
             int(content["left_out"]),
+            {name: SplitEntry.from_json(entry) for name, entry in content["splits"].items()},
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DertsError(
-            f"{path / 'store.json'} is damaged ({type(error).__name__}: {error}): {REMAKE}"
-        ) from error
+    except FileNotFoundError:
+        raise DertsError(f"{path} is no prepared store (it has no store.json): {REMAKE}") from None
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise DertsError(f"{path / 'store.json'} is damaged ({reason}): {REMAKE}") from error
 
 
 def open_store(path: Path | str) -> dict[str, ImageTable]:
@@ -215,13 +200,10 @@ def _open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
     try:
         # Copy on write: torch warns of read-only memory, and nothing must reach the file.
         array = np.load(path, mmap_mode="c", allow_pickle=False)
-    except FileNotFoundError:
-        raise DertsError(f"{path} is missing: {REMAKE}") from None
+        if array.dtype != dtype or array.shape != shape:
+            found = f"it is {array.dtype} {list(array.shape)}"
+            raise ValueError(f"{found} but store.json says {np.dtype(dtype)} {list(shape)}")
+        return array  # type: ignore[no-any-return]
     except Exception as error:  # numpy reads the header as Python: any mistake comes through
-        raise DertsError(f"{path} is cut short or damaged ({error}): {REMAKE}") from error
-    if not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape != shape:
-        found = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else "archive"
-        raise DertsError(
-            f"{path} is {found} but store.json says {np.dtype(dtype)} {list(shape)}: {REMAKE}"
-        )
-    return array
+        reason = "missing" if isinstance(error, FileNotFoundError) else f"damaged ({error})"
+        raise DertsError(f"{path} is {reason}: {REMAKE}") from error

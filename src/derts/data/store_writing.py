@@ -78,7 +78,7 @@ def write_store(
             (partial / file_name).write_bytes(content)
         digests = "".join(entry.sha256 + entry.labels_sha256 for entry in entries.values())
         fingerprint = hashlib.sha256(digests.encode()).hexdigest()
-        description = StoreDescription(destination, origin, {}, fingerprint, entries)
+        description = StoreDescription(destination, origin, {}, fingerprint, 0, entries)
         publish(partial, description)
     return description
 
