@@ -19,7 +19,7 @@ from derts.gradients import (
     exact_gradients,
     with_random_labels,
 )
-from derts.learners import ANIL, AnyLearner, ProtoNet, build_learner
+from derts.learners import ANIL, MAML, AnyLearner, ProtoNet, build_learner
 from derts.learners.embedding import evaluation_mode
 from derts.tasks import TaskNoise, TaskPool, generator
 
@@ -108,6 +108,7 @@ def test_before_adaptation_the_meta_model_is_asked() -> None:
 
 def test_maml_knows_the_estimates_that_need_logits_only() -> None:
     model, pool = learner("maml"), tasks()
+    assert isinstance(model, MAML)
     found = estimate_pool(model, images(), pool, ["logit-theta", "logit", "error-profile"])
     with evaluation_mode(model):
         query = images().gather(pool.query)

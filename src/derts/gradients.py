@@ -252,7 +252,7 @@ def _classified(
         ]
         own = None
         if start and isinstance(rule, ANIL | MAML):
-            own = learner.logits(learner.start(len(piece.pool)), piece.query)
+            own = learner.logits(rule.start(len(piece.pool)), piece.query)
         random = found[1] if reference is not None else None
         yield _Classified(*found[0], own, random, piece, adapted[0])
 

@@ -147,8 +147,6 @@ def test_mistakes_are_named() -> None:
         OwnLearner(nn.Identity(), SHAPE, WAY)
     with pytest.raises(DertsError, match="not \\[2, d\\]"):
         OwnLearner(lambda x: (x, x), SHAPE, WAY)  # type: ignore[arg-type,return-value]
-    with pytest.raises(DertsError, match="only once it has seen a support set"):
-        OwnLearner(model, SHAPE, WAY).start(2)
     computed = linear(model)
     nn.utils.parametrizations.weight_norm(computed)
     with pytest.raises(DertsError, match="not a parameter"):

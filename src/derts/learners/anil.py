@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from derts.learners.base import ProductLearner
 
-Head = tuple[torch.Tensor, torch.Tensor]
+Head = tuple[Tensor, Tensor]
 
 
 class ANIL(ProductLearner[Head]):
@@ -39,7 +39,7 @@ class ANIL(ProductLearner[Head]):
         self.head_weight = nn.Parameter(torch.zeros(way, dim))
         self.head_bias = nn.Parameter(torch.zeros(way))
 
-    def adapt(self, features: torch.Tensor, labels: torch.Tensor) -> Head:
+    def adapt(self, features: Tensor, labels: Tensor) -> Head:
         """[T, S, dim], [T, S] -> weight [T, way, dim] and bias [T, way] per task."""
         inputs = features * self.feature_scale
         targets = F.one_hot(labels, self.way).to(inputs.dtype)
@@ -54,16 +54,14 @@ class ANIL(ProductLearner[Head]):
             bias = bias - self.inner_lr * bias_gradient
         return weight, bias
 
-    def logits(self, adapted: Head, features: torch.Tensor) -> torch.Tensor:
+    def logits(self, adapted: Head, features: Tensor) -> Tensor:
         weight, bias = adapted
         return (features * self.feature_scale) @ weight.transpose(1, 2) + bias[:, None]
 
-    def start_logits(self, features: torch.Tensor) -> torch.Tensor:
+    def start_logits(self, features: Tensor) -> Tensor:
         return features * self.feature_scale @ self.head_weight.T + self.head_bias
 
-    def logits_by_products(
-        self, products: torch.Tensor, start: torch.Tensor, labels: torch.Tensor
-    ) -> torch.Tensor:
+    def logits_by_products(self, products: Tensor, start: Tensor, labels: Tensor) -> Tensor:
         shots = labels.shape[1]
         targets = F.one_hot(labels, self.way).to(products.dtype)
         # a step moves the head by −lr Σ errors ⊗ (features, 1): the bias adds one to each product
@@ -75,4 +73,5 @@ class ANIL(ProductLearner[Head]):
         return start[:, shots:] - products[:, shots:] @ errors
 
     def start(self, tasks: int) -> Head:
+        """The head without adaptation, for each of so many tasks."""
         return self.head_weight.expand(tasks, -1, -1), self.head_bias.expand(tasks, -1)

@@ -24,12 +24,7 @@ Weigh = Callable[[Tensor], Tensor | None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a forward pass over a meta-batch of T tasks gives.
-
-    loss        scalar with graph: mean over tasks of weight × task loss
-    losses      [T] query loss of each task, detached
-    accuracies  [T] query accuracy of each task, detached
-    """
+    """Of T tasks: mean of weight × task loss, with graph; query losses [T], accuracies [T]."""
 
     loss: Tensor
     losses: Tensor
@@ -84,14 +79,8 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
     def logits(self, adapted: Adapted, features: Tensor) -> Tensor:
         """Query features [T, Q, dim] -> logits [T, Q, way]."""
 
-    @abstractmethod
-    def start(self, tasks: int) -> Adapted:
-        """The meta-model without adaptation, for `tasks` tasks."""
-
     def forward_tasks(self, images: ImageTable, pool: TaskPool) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the tasks of a meta-batch: query losses [T] with graph, the same without smoothing and
-        detached, and accuracies [T].
-        """
+        """Query losses [T] with graph, the same detached and unsmoothed, and accuracies [T]."""
         indices = torch.cat((pool.support, pool.query), 1)
         as_they_are = self.training and pool.augmentation is None
         products = self.embedding.products_of(images, indices) if as_they_are else None
@@ -147,9 +136,7 @@ def query_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tupl
 
     `smoothing` is the share of each target that is spread evenly over all classes.
     """
-    each = F.cross_entropy(
-        logits.transpose(1, 2), labels, reduction="none", label_smoothing=smoothing
-    )
+    by_class = logits.transpose(1, 2)
+    each = F.cross_entropy(by_class, labels, reduction="none", label_smoothing=smoothing)
     losses = each.mean(1)
-    accuracies = (logits.detach().argmax(-1) == labels).to(losses.dtype).mean(1)
-    return losses, accuracies
+    return losses, (logits.detach().argmax(-1) == labels).to(losses.dtype).mean(1)

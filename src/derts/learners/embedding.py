@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from derts.clock import Clock
 from derts.data.table import ImageTable
@@ -19,32 +20,19 @@ FEATURE_BYTES = 1 << 30  # features held at once
 ON_GPU, ON_CPU = 3200, 32  # images per forward pass; a CPU wants them in its caches
 GPU_STEP = 800  # a GPU library tries its algorithms anew for each new number of images
 
-
-Named = tuple[torch.Tensor, torch.Tensor]
+Named = tuple[Tensor, Tensor]
 
 
 class TaskFeatures(NamedTuple):
     """Some tasks of a pool with the features (MAML: images) of their support and query sets."""
 
     pool: TaskPool
-    support: torch.Tensor
-    query: torch.Tensor
+    support: Tensor
+    query: Tensor
 
 
-class TaskProducts(NamedTuple):
-    """Some tasks of a pool with what `logits_by_products` wants."""
-
-    pool: TaskPool
-    products: torch.Tensor
-    start: torch.Tensor
-
-
-class _Embedded(NamedTuple):
-    """Features [n, dim] of the images that some tasks name; row of each image, [T, S + Q]."""
-
-    pool: TaskPool
-    features: torch.Tensor
-    places: torch.Tensor
+Embedded = tuple[TaskPool, Tensor, Tensor]
+"""Some tasks, features [n, dim] of the images that they name, row of each image [T, S + Q]."""
 
 
 @contextmanager
@@ -59,29 +47,21 @@ def evaluation_mode(learner: Learner[Any]) -> Iterator[None]:
         learner.train(was_training)
 
 
-def named_images(indices: torch.Tensor, count: int) -> Named:
-    """The different ones of indices [...] below `count`, ascending, and where each is in them.
-
-    >>> named_images(torch.tensor([[7, 2], [2, 9]]), 10)
-    (tensor([2, 7, 9]), tensor([[1, 0],
-            [0, 2]]))
-    """
+def named_images(indices: Tensor, count: int) -> Named:
+    """The different ones of indices [...] below `count`, ascending, and where each is in them."""
     # cheaper than sorting
     present = torch.zeros(count, dtype=torch.bool, device=indices.device)
     present[indices.flatten()] = True
     return present.nonzero().squeeze(1), (present.cumsum(0) - 1)[indices]
 
 
-def in_round_numbers(indices: torch.Tensor) -> torch.Tensor:
+def in_round_numbers(indices: Tensor) -> Tensor:
     """Indices [n], the last one repeated until they are a multiple of GPU_STEP."""
     return torch.cat((indices, indices[-1:].expand(-len(indices) % GPU_STEP)))
 
 
-def embed_images(learner: Learner[Any], images: ImageTable, indices: torch.Tensor) -> torch.Tensor:
-    """Features [n, dim] of the images at indices [n], in forward passes of bounded size.
-
-    On a GPU the last image is repeated up to a round number: few sizes are ever seen.
-    """
+def embed_images(learner: Learner[Any], images: ImageTable, indices: Tensor) -> Tensor:
+    """Features [n, dim] of the images at indices [n], in forward passes of bounded size."""
     count, on_gpu = len(indices), learner.device.type == "cuda"
     if on_gpu:
         indices = in_round_numbers(indices)
@@ -114,7 +94,7 @@ def task_features(
         return
     if named is not None:
         features = embed_images(learner, images, named[0])
-        embedded = iter([_Embedded(pool, features, send(named[1], learner.device))])
+        embedded = iter([(pool, features, send(named[1], learner.device))])
     else:
         embedded = _embedded(learner, images, pool, tasks_at_once, clock)
     for part, features, places in embedded:
@@ -130,13 +110,13 @@ def task_products(
     pool: TaskPool,
     tasks_at_once: int = 256,
     clock: Clock | None = None,
-) -> Iterator[TaskProducts]:
-    """As `task_features`, for learners that need products alone; parts are as large as can be."""
+) -> Iterator[tuple[TaskPool, Tensor, Tensor]]:
+    """As `task_features`, with what `logits_by_products` wants: tasks, products, start logits."""
     shots = pool.support.shape[1]
     for part, features, places in _embedded(learner, images, pool, tasks_at_once, clock):
         start = learner.start_logits(features)[places]
         products = learner.embedding.inner_products(features, places, shots, tasks_at_once)
-        yield TaskProducts(part, products, start)
+        yield part, products, start
 
 
 def _embedded(
@@ -145,7 +125,7 @@ def _embedded(
     pool: TaskPool,
     tasks_at_once: int,
     clock: Clock | None,
-) -> Iterator[_Embedded]:
+) -> Iterator[Embedded]:
     """Images that several tasks share are embedded once, as long as the features of all of them
     fit into FEATURE_BYTES; a larger pool is embedded in as few pieces as do.
     """
@@ -157,9 +137,8 @@ def _embedded(
         piece = max(tasks_at_once, FEATURE_BYTES // (per_image * per_task))
     for part in pool.split(piece):
         with clock.phase("embedding"):
-            parts = (send(part.support, learner.device), send(part.query, learner.device))
-            indices = torch.cat(parts, 1)
-            named, places = named_images(indices, len(images))
+            indices = [send(x, learner.device) for x in (part.support, part.query)]
+            named, places = named_images(torch.cat(indices, 1), len(images))
             features = embed_images(learner, images, named)
             clock.settle("embedding")
-        yield _Embedded(part, features, places)
+        yield part, features, places

@@ -7,20 +7,20 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from derts.learners.base import Learner
 from derts.models.batch_norm import set_context
 
-Parameters = dict[str, torch.Tensor]
+Parameters = dict[str, Tensor]
 
 
 class AdaptedNetwork(NamedTuple):
     """Each task's own parameters [T, …], and the support images that set its BatchNorm."""
 
     parameters: Parameters
-    support: torch.Tensor | None
+    support: Tensor | None
 
 
 class _Network(nn.Module):
@@ -34,9 +34,9 @@ class _Network(nn.Module):
         nn.init.zeros_(self.head.bias)
         self.feature_scale = learner.feature_scale
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         features = self.backbone(x)
-        logits: torch.Tensor = self.head(features.to(self.head.weight.dtype) * self.feature_scale)
+        logits: Tensor = self.head(features.to(self.head.weight.dtype) * self.feature_scale)
         return logits
 
 
@@ -67,27 +67,25 @@ class MAML(Learner[AdaptedNetwork]):
         self.first_order = first_order
         self.network = _Network(self, way)
 
-    def features(self, images: torch.Tensor, products: torch.Tensor | None = None) -> torch.Tensor:
+    def features(self, images: Tensor, products: Tensor | None = None) -> Tensor:
         """uint8 [T, n, height, width, channels], unchanged but on the model's device."""
         return images.to(self.device, non_blocking=True)
 
-    def adapt(self, features: torch.Tensor, labels: torch.Tensor) -> AdaptedNetwork:
+    def adapt(self, features: Tensor, labels: Tensor) -> AdaptedNetwork:
         """Support images [T, S, height, width, channels], labels [T, S] -> parameters [T, …]."""
         set_context(self.backbone, features.shape[1])
 
-        def loss(
-            parameters: Parameters, images: torch.Tensor, targets: torch.Tensor
-        ) -> torch.Tensor:
+        def loss(parameters: Parameters, images: Tensor, targets: Tensor) -> Tensor:
             return F.cross_entropy(self.run(parameters, images), targets)
 
-        def adapt_one(images: torch.Tensor, targets: torch.Tensor) -> Parameters:
+        def adapt_one(images: Tensor, targets: Tensor) -> Parameters:
             parameters: Parameters = dict(self.network.named_parameters())
             for _ in range(self.inner_steps):
                 gradients = grad(loss)(parameters, images, targets)
+                if self.first_order:
+                    gradients = {name: value.detach() for name, value in gradients.items()}
                 parameters = {
-                    name: value
-                    - self.inner_lr
-                    * (gradients[name].detach() if self.first_order else gradients[name])
+                    name: value - self.inner_lr * gradients[name]
                     for name, value in parameters.items()
                 }
             return parameters
@@ -95,24 +93,21 @@ class MAML(Learner[AdaptedNetwork]):
         adapted: Parameters = vmap(adapt_one)(features, labels)
         return AdaptedNetwork(adapted, features)
 
-    def logits(self, adapted: AdaptedNetwork, features: torch.Tensor) -> torch.Tensor:
+    def logits(self, adapted: AdaptedNetwork, features: Tensor) -> Tensor:
         """Query images [T, Q, height, width, channels] -> logits [T, Q, way]."""
         support = features if adapted.support is None else adapted.support
         shots = support.shape[1]
         set_context(self.backbone, shots)
         both = torch.cat((support, features), 1)
-        logits: torch.Tensor = vmap(self.run)(adapted.parameters, both)
+        logits: Tensor = vmap(self.run)(adapted.parameters, both)
         return logits[:, shots:]
 
     def start(self, tasks: int) -> AdaptedNetwork:
         """The meta-parameters; BatchNorm then takes the query images' own statistics."""
-        parameters = {
-            name: value.expand(tasks, *value.shape)
-            for name, value in self.network.named_parameters()
-        }
-        return AdaptedNetwork(parameters, None)
+        meta = self.network.named_parameters()
+        return AdaptedNetwork({name: x.expand(tasks, *x.shape) for name, x in meta}, None)
 
-    def run(self, parameters: Parameters, images: torch.Tensor) -> torch.Tensor:
+    def run(self, parameters: Parameters, images: Tensor) -> Tensor:
         """Logits [n, way] of images [n, height, width, channels] with one set of parameters."""
         network = partial(functional_call, self.network, parameters)
         return self.embedding.run(network, images, self.dtype)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from derts.learners.base import ProductLearner
 
 
-class ProtoNet(ProductLearner[torch.Tensor]):
+class ProtoNet(ProductLearner[Tensor]):
     """Logits are −‖query − prototype‖² / distance_divisor.
 
     The divisor keeps the softmax soft while features are large: with 1600 features, 64 trains to
@@ -27,7 +27,7 @@ class ProtoNet(ProductLearner[torch.Tensor]):
         super().__init__(backbone, way, smoothing, per_task_statistics)
         self.distance_divisor = distance_divisor
 
-    def adapt(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def adapt(self, features: Tensor, labels: Tensor) -> Tensor:
         """[T, S, dim], [T, S] -> prototypes [T, way, dim].
 
         A class that label noise left without support images gets the mean of the whole support
@@ -35,29 +35,22 @@ class ProtoNet(ProductLearner[torch.Tensor]):
         """
         return self._shares(labels, features.dtype).transpose(1, 2) @ features
 
-    def _shares(self, labels: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def _shares(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         """[T, S, way]: how much each support image counts for each prototype."""
         members = F.one_hot(labels, self.way).to(dtype)
         counts = members.sum(1, keepdim=True)
         return torch.where(counts > 0, members / counts.clamp(min=1), 1 / labels.shape[1])
 
-    def logits(self, adapted: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+    def logits(self, adapted: Tensor, features: Tensor) -> Tensor:
         cross = features @ adapted.transpose(1, 2)
         lengths = features.square().sum(-1)[..., None] + adapted.square().sum(-1)[:, None]
         return (2 * cross - lengths) / self.distance_divisor
 
-    def start_logits(self, features: torch.Tensor) -> torch.Tensor:
+    def start_logits(self, features: Tensor) -> Tensor:
         return features.new_zeros(len(features), self.way)
 
-    def logits_by_products(
-        self, products: torch.Tensor, start: torch.Tensor, labels: torch.Tensor
-    ) -> torch.Tensor:
+    def logits_by_products(self, products: Tensor, start: Tensor, labels: Tensor) -> Tensor:
         shots, shares = labels.shape[1], self._shares(labels, products.dtype)
         cross = products @ shares  # of each image with each prototype
         lengths = (cross[:, :shots] * shares).sum(1, keepdim=True)
         return (2 * cross[:, shots:] - lengths) / self.distance_divisor
-
-    def start(self, tasks: int) -> torch.Tensor:
-        """No class is known before the support set is seen: all prototypes alike."""
-        dim = int(self.backbone.dim)  # type: ignore[arg-type]
-        return torch.zeros(tasks, self.way, dim, device=self.device, dtype=self.dtype)

@@ -57,6 +57,8 @@ class OwnLearner(Learner[Any]):
         dim = self._find_dim(image_shape)
         self.backbone.dim = dim  # type: ignore[assignment]
         self.rule: Learner[Any]
+        size = nn.Module()  # where a rule that sees features only expects a backbone
+        size.dim = dim  # type: ignore[assignment]
         if isinstance(head, nn.Linear):
             if (head.in_features, head.out_features) != (dim, way):
                 raise DertsError(
@@ -68,15 +70,16 @@ class OwnLearner(Learner[Any]):
                     "the head's weight is computed, not a parameter: give a plain nn.Linear, or "
                     "a function that adapts your head"
                 )
-            self.rule = ANIL(_Size(dim), way, inner_steps, inner_lr, feature_scale=1.0)
+            self.rule = ANIL(size, way, inner_steps, inner_lr, feature_scale=1.0)
             self.rule.head_weight = head.weight  # the same parameter, for any optimiser
             if isinstance(head.bias, nn.Parameter):
                 self.rule.head_bias = head.bias
             self.rule.to(head.weight)
         elif head == "prototypes":
-            self.rule = ProtoNet(_Size(dim), way, distance_divisor)
+            self.rule = ProtoNet(size, way, distance_divisor)
         elif callable(head):
-            self.rule = _FunctionHead(_Size(dim), way, head)
+            self.rule = _FunctionHead(size, way)
+            self.rule.head = head
         else:
             raise DertsError(
                 f"head is {head!r}; give 'prototypes', an nn.Linear or a function of support "
@@ -93,25 +96,14 @@ class OwnLearner(Learner[Any]):
 
     def _reference(self) -> Tensor:
         """A parameter to take device and dtype from; a model without any is taken to be on CPU."""
-        for value in self.parameters():
-            if value.is_floating_point():
-                return value
-        return torch.empty(0)
+        floats = (value for value in self.parameters() if value.is_floating_point())
+        return next(floats, torch.empty(0))
 
     def adapt(self, features: Tensor, labels: Tensor) -> Any:
         return self.rule.adapt(features, labels)
 
     def logits(self, adapted: Any, features: Tensor) -> Tensor:
         return self.rule.logits(adapted, features)
-
-    def start(self, tasks: int) -> Any:
-        """The unadapted linear head; the other heads know no class before the support set."""
-        if not isinstance(self.rule, ANIL):
-            raise DertsError(
-                "this head exists only once it has seen a support set; an nn.Linear head has a "
-                "state before adaptation"
-            )
-        return self.rule.start(tasks)
 
     def _find_dim(self, image_shape: tuple[int, int, int]) -> int:
         images = torch.zeros(2, *image_shape, dtype=torch.uint8, device=self.device)
@@ -146,30 +138,13 @@ class _Backbone(nn.Module):
         return self.run(x)
 
 
-class _Size(nn.Module):
-    """Stands where a rule that sees features only expects a backbone."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.dim = dim
-
-
 class _FunctionHead(Learner[tuple[Tensor, Tensor]]):
     """Adapting only remembers the support set; the user's function does the rest."""
 
-    def __init__(
-        self, backbone: nn.Module, way: int, head: Callable[[Tensor, Tensor, Tensor], Tensor]
-    ) -> None:
-        super().__init__(backbone, way)
-        self.head = head
+    head: Callable[[Tensor, Tensor, Tensor], Tensor]
 
     def adapt(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         return features, labels
 
     def logits(self, adapted: tuple[Tensor, Tensor], features: Tensor) -> Tensor:
         return self.head(*adapted, features)
-
-    def start(self, tasks: int) -> tuple[Tensor, Tensor]:
-        raise DertsError(
-            "a head that is a function knows no classes before it sees a support set: adapt first"
-        )

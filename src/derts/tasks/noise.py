@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from derts.errors import DertsError
 
 Integers = NDArray[np.int64]
+Noised = tuple[Integers, Integers, Integers]
+Random = np.random.Generator
 
 
 class Noise(Protocol):
     """Takes image slots and their labels, returns slots, given labels and true labels."""
 
-    def apply(
-        self, slots: Integers, labels: Integers, random: np.random.Generator
-    ) -> tuple[Integers, Integers, Integers]:
+    def apply(self, slots: Integers, labels: Integers, random: Random) -> Noised:
         """All are int64 [tasks, way, images per class]; what comes in is left as it is."""
         ...
 
@@ -43,9 +43,7 @@ class SwapNoise:
                 f"swap noise needs rate and limit of at least 0, not {self.rate} and {self.limit}"
             )
 
-    def apply(
-        self, slots: Integers, labels: Integers, random: np.random.Generator
-    ) -> tuple[Integers, Integers, Integers]:
+    def apply(self, slots: Integers, labels: Integers, random: Random) -> Noised:
         tasks, way, count = slots.shape
         size = way * count
         # flat[i] is the place, before noise, of what is at place i now
@@ -56,10 +54,8 @@ class SwapNoise:
         images, true = (np.take(values, flat).reshape(slots.shape) for values in (slots, labels))
         return images, labels, true
 
-    def _swaps(
-        self, tasks: int, way: int, count: int, random: np.random.Generator
-    ) -> tuple[Integers, Integers]:
-        """int64 [swaps, tasks] twice: the places that are exchanged, one after another.
+    def _swaps(self, tasks: int, way: int, count: int, random: Random) -> Integers:
+        """int64 [2, swaps, tasks]: the places that are exchanged, one after another.
 
         A task with fewer swaps than the most exchanges places with themselves before.
         """
@@ -73,7 +69,7 @@ class SwapNoise:
         begin = np.arange(tasks) * way * count
         places = np.broadcast_to(begin, (2, int(totals.max()), tasks)).copy()
         places[:, step, task] = begin[task] + np.stack((owner, other)) * count + within
-        return places[0], places[1]
+        return places
 
     def _poisson(self) -> NDArray[np.float64]:
         """[limit]: probability of at most 0, 1, …, limit − 1 by Poisson's law."""
@@ -96,14 +92,10 @@ class TaskNoise:
 
     def __post_init__(self) -> None:
         if not (0 <= self.fraction <= 1 and 0 <= self.flip <= 1):
-            raise DertsError(
-                f"task noise needs fraction and flip between 0 and 1, not {self.fraction} "
-                f"and {self.flip}"
-            )
+            wrong = f"{self.fraction} and {self.flip}"
+            raise DertsError(f"task noise needs fraction and flip between 0 and 1, not {wrong}")
 
-    def apply(
-        self, slots: Integers, labels: Integers, random: np.random.Generator
-    ) -> tuple[Integers, Integers, Integers]:
+    def apply(self, slots: Integers, labels: Integers, random: Random) -> Noised:
         tasks, way, _ = slots.shape
         corrupted = random.random((tasks, 1, 1)) < self.fraction
         flips = (random.random(labels.shape) < self.flip) & corrupted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,18 +88,12 @@ class TaskPool:
         return len(self.support)
 
     def __getitem__(self, which: slice | torch.Tensor | Sequence[int]) -> TaskPool:
-        """The tasks at a slice, at integer indices or where a mask is true, as a pool.
-
-        Its recipe says how many of how many tasks they are.
-        """
+        """The tasks at a slice, at integer indices or where a mask is true, as a pool."""
         if isinstance(which, slice) and which.indices(len(self)) == (0, len(self), 1):
             return self
-        key = which if isinstance(which, slice) else torch.as_tensor(which)
-        if isinstance(key, torch.Tensor) and key.ndim == 0:
-            key = key.reshape(1)
-        tensors = {name: tensor[key] for name, tensor in self.tensors().items()}
-        count = len(tensors["support"])
-        return self._with(tensors, self._noted(f"{count} of {len(self)} tasks", count))
+        key = which if isinstance(which, slice) else torch.atleast_1d(torch.as_tensor(which))
+        some = self._mapped(lambda tensor: tensor[key])
+        return replace(some, recipe=self._noted(f"{len(some)} of {len(self)} tasks", len(some)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TaskPool):
@@ -129,10 +123,11 @@ class TaskPool:
         values = vars(self).items()
         return {name: value for name, value in values if isinstance(value, torch.Tensor)}
 
-    def _with(self, tensors: dict[str, torch.Tensor], recipe: Recipe | None = None) -> TaskPool:
-        return TaskPool(**tensors, way=self.way, recipe=self.recipe if recipe is None else recipe)
+    def _mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> TaskPool:
+        changed: dict[str, Any] = {name: change(x) for name, x in self.tensors().items()}
+        return replace(self, **changed)
 
-    def relabelled(self, by: str, **tensors: torch.Tensor) -> TaskPool:
+    def relabelled(self, by: str, **tensors: Any) -> TaskPool:
         """The same tasks with other `tensors` by name, and a recipe that says so.
 
         >>> import torch
@@ -142,7 +137,7 @@ class TaskPool:
         TaskPool(1 tasks: 2 way, 2 support and 2 query images each; relabelled by majority vote)
         """
         recipe = self._noted(f"relabelled by {by}", len(self))
-        return self._with({**self.tensors(), **tensors}, recipe)
+        return replace(self, **tensors, recipe=recipe)
 
     def split(self, size: int) -> Iterator[TaskPool]:
         """Consecutive pools of `size` tasks, the last one perhaps shorter."""
@@ -150,16 +145,15 @@ class TaskPool:
 
     def to(self, device: torch.device | str) -> TaskPool:
         """The same pool with its tensors on a device; a GPU fetches them in the background."""
-        place = torch.device(device)
-        return self._with({name: send(tensor, place) for name, tensor in self.tensors().items()})
+        return self._mapped(lambda tensor: send(tensor, torch.device(device)))
 
     def clone(self) -> TaskPool:
         """The same pool in memory of its own."""
-        return self._with({name: tensor.clone() for name, tensor in self.tensors().items()})
+        return self._mapped(torch.Tensor.clone)
 
     def pinned(self) -> TaskPool:
         """The same pool in page-locked memory, from which a GPU fetches without waiting."""
-        return self._with({name: tensor.pin_memory() for name, tensor in self.tensors().items()})
+        return self._mapped(torch.Tensor.pin_memory)
 
     def mislabelled(self) -> torch.Tensor:
         """float [N]: share of each task's labels that noise changed. For diagnosis only."""
@@ -178,21 +172,18 @@ class TaskPool:
             "changes": [f"{len(pools)} pools concatenated"],
             "pools": [pool.recipe for pool in pools],
         }
-        return pools[0]._with(joined, recipe)
+        return TaskPool(**joined, way=pools[0].way, recipe=recipe)
 
     def _checked(self) -> TaskPool:
         """This pool, or a ValueError that says what cannot be."""
-        tensors = self.tensors()
-        for name, tensor in tensors.items():
-            kind = "support" if "support" in name else "query"
-            shape = (len(self), self.way) if name == "classes" else tensors[kind].shape
-            if tensor.dtype != torch.int64 or tensor.shape != shape or tensor.ndim != 2:
+        for name, tensor in self.tensors().items():
+            images = self.support if "support" in name else self.query
+            shape = (len(self), self.way) if name == "classes" else (len(self), images.shape[1])
+            if tensor.dtype != torch.int64 or tensor.shape != shape:
                 raise ValueError(f"{name} is {tensor.dtype} {list(tensor.shape)}")
             most = self.way if "labels" in name else 2**62
             if tensor.numel() and not 0 <= int(tensor.min()) <= int(tensor.max()) < most:
                 raise ValueError(f"{name} reaches from {int(tensor.min())} to {int(tensor.max())}")
-        if len(self.query) != len(self) or self.way < 1:
-            raise ValueError("support and query sets differ in number")
         return self
 
     def save(self, path: Path | str) -> None:
@@ -212,7 +203,7 @@ class TaskPool:
             return TaskPool(**tensors, way=int(about["way"]), recipe=recipe)._checked()
         except FileNotFoundError:
             raise DertsError(f"no task pool at {path}: check the path") from None
-        except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+        except (SafetensorError, LookupError, TypeError, ValueError, OSError) as error:
             raise DertsError(
                 f"{path} is not a task pool, or is damaged ({error}): save it again"
             ) from None

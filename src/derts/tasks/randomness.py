@@ -13,23 +13,14 @@ Seed = int | Sequence[int | str]
 
 
 def generator(seed: Seed) -> torch.Generator:
-    """A CPU generator of torch for a seed with or without a path.
-
-    >>> same = torch.rand(2, generator=generator((1, "pool"))).tolist()
-    >>> same == torch.rand(2, generator=generator((1, "pool"))).tolist()
-    True
-    """
+    """A CPU generator of torch for a seed with or without a path."""
     random = torch.Generator()
     random.manual_seed(int.from_bytes(_digest(seed)[:8], "little") >> 1)
     return random
 
 
 def numpy_generator(seed: Seed) -> np.random.Generator:
-    """The same of numpy, whose small draws cost less and never wait for other threads.
-
-    >>> numpy_generator((1, "pool")).random() == numpy_generator((1, "pool")).random()
-    True
-    """
+    """The same of numpy, whose small draws cost less and never wait for other threads."""
     return np.random.Generator(np.random.PCG64(int.from_bytes(_digest(seed)[:16], "little")))
 
 

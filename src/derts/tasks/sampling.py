@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from derts.data.table import ImageTable
 from derts.errors import DertsError
-from derts.tasks.noise import Integers, Noise
+from derts.tasks.noise import Integers, Noise, Random
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import Seed, numpy_generator
 
@@ -87,13 +87,12 @@ class TaskSampler:
             },
         )
 
-    def _some(self, each: int, random: np.random.Generator) -> tuple[Integers, Integers]:
+    def _some(self, each: int, random: Random) -> tuple[Integers, Integers]:
         """Indices and sizes of classes of which at most `each` images are left, drawn uniformly."""
         large = np.flatnonzero(self.sizes > each)
         groups = list(self.groups)
-        for number, places in zip(
-            large, draw_distinct(self.sizes[large], each, random), strict=True
-        ):
+        drawn = draw_distinct(self.sizes[large], each, random)
+        for number, places in zip(large, drawn, strict=True):
             groups[number] = self.groups[number][places]
         return np.concatenate(groups), np.minimum(self.sizes, each)
 
@@ -117,7 +116,7 @@ class TaskSampler:
             )
 
 
-def draw_distinct(sizes: Integers, count: int, random: np.random.Generator) -> Integers:
+def draw_distinct(sizes: Integers, count: int, random: Random) -> Integers:
     """int64 [rows, count]: per row, `count` different numbers from 0 to its size [rows] − 1.
 
     Every ordered choice is equally likely. The cost does not depend on the sizes.
@@ -136,13 +135,10 @@ def draw_distinct(sizes: Integers, count: int, random: np.random.Generator) -> I
     return found
 
 
-def _by_redrawing(
-    sizes: Integers, count: int, random: np.random.Generator
-) -> NDArray[np.integer[Any]]:
+def _by_redrawing(sizes: Integers, count: int, random: Random) -> NDArray[np.integer[Any]]:
     """Draw with replacement, then draw duplicates again until there are none.
 
-    Which ones are drawn again depends only on which are equal, never on their values: all values
-    are treated alike, so that all ordered choices are equally likely.
+    Which ones are drawn again depends only on which are equal, never on their values.
     """
     bits = (count - 1).bit_length()
     narrow = int(sizes.max()) << bits < 2**31  # the narrower, the faster
@@ -164,7 +160,7 @@ def _by_redrawing(
         part = found[rows]
 
 
-def _by_sorting(sizes: Integers, count: int, random: np.random.Generator) -> Integers:
+def _by_sorting(sizes: Integers, count: int, random: Random) -> Integers:
     """The first `count` places of a random order of each row's numbers."""
     keys = random.random((len(sizes), int(sizes.max())))
     keys[np.arange(keys.shape[1]) >= sizes[:, None]] = 2.0
