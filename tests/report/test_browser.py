@@ -66,16 +66,6 @@ def test_hovering_shows_the_images_of_a_task(window: Browser) -> None:
     assert window.run("return document.getElementById('tip').hidden")
 
 
-def test_the_map_can_be_coloured_by_noise(window: Browser) -> None:
-    paint = "const choice = document.querySelector('select[data-colour]'); choice.value = '{}';\
-        choice.dispatchEvent(new Event('change'));\
-        return [...document.querySelectorAll('.map circle')].map(c => c.getAttribute('fill'))"
-    by_noise = window.run(paint.format("noise"))
-    by_choice = window.run(paint.format("choice"))
-    assert len(set(by_noise)) > 1
-    assert by_noise != by_choice
-
-
 def test_it_fits_a_phone(window: Browser) -> None:
     window.resize(390, 844)
     width = window.run("return document.documentElement.scrollWidth")

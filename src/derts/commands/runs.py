@@ -105,12 +105,10 @@ def compare(arguments: Sequence[str]) -> None:
     if not comparison.results:
         raise DertsError("none of these runs is finished: wait, or derts train --resume RUN")
     print_table(comparison.table())
-    different = read.differing_settings([group.config for group in groups])
-    if different:
+    settings = read.settings_table(groups)
+    if settings:
         print()
-        values = [read.flat_values(group.config) for group in groups]
-        settings = [(name, *(str(value.get(name, "")) for value in values)) for name in different]
-        print_table([("setting", *(group.name for group in groups)), *settings])
+        print_table(settings)
 
 
 def evaluate(arguments: Sequence[str]) -> None:

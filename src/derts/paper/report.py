@@ -9,7 +9,7 @@ from pathlib import Path
 
 from derts.paper.cells import Cell, Setting, cells, read_recipe
 from derts.paper.collect import CellResult, Results, load_results
-from derts.report.tables import html_table, markdown_table, table_text
+from derts.report.tables import html_page, html_table, markdown_table, table_text
 from derts.statistics import over_seeds, paired_difference
 
 COLUMNS = {
@@ -45,14 +45,7 @@ BEST_WEIGHTS = (
     "Every run is evaluated with those of its weights that were best on validation classes, "
     "evaluated several times after the warm-up."
 )
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 90rem; padding: 0 1rem;
-  color: #1a202c; background: #fff }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
-th, td { padding: .25rem .6rem; border-bottom: 1px solid #e2e8f0; text-align: right }
-th:nth-child(-n+4), td:nth-child(-n+4) { text-align: left }
-.win { background: #c6f6d5; color: #22543d } .missing { color: #718096; font-style: italic }
-"""
+STYLE = "body { max-width: 90rem } td:nth-child(-n+4) { text-align: left }"
 
 
 @dataclass(frozen=True)
@@ -100,11 +93,8 @@ def as_html(report: TableReport) -> str:
 
     table = html_table([report.heading, *(row.texts for row in report.rows)], kind)
     notes = "".join(f"<p>{html.escape(note)}</p>" for note in report.notes)
-    title = html.escape(f"{report.name}: {report.title}")
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{STYLE}</style></head>\n<body><h1>{title}</h1>{notes}\n{table}</body></html>\n"
-    )
+    title = f"{report.name}: {report.title}"
+    return html_page(title, f"<h1>{html.escape(title)}</h1>{notes}\n{table}", STYLE)
 
 
 def print_report(report: TableReport) -> None:

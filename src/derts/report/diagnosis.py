@@ -37,42 +37,22 @@ def table_rows(values: dict[str, Any]) -> tuple[Rows, Rows]:
 
 
 def draw_diagnosis(values: dict[str, Any], path: Path) -> None:
-    """Relative error by estimate and weighting against random subsets; and the noise scores."""
-    figure = new_figure((10, 4.2))
-    left, right = figure.subplots(1, 2, width_ratios=(3, 1.3))
+    """Relative error by estimate and weighting, beside random subsets of the same size."""
+    figure = new_figure((8, 4.2))
+    axes = figure.subplots()
     rows = values["estimates"]
     kinds = list(rows[0]["error"])
     width = 0.8 / len(kinds)
     for number, kind in enumerate(kinds):
         places = [index + (number - (len(kinds) - 1) / 2) * width for index in range(len(rows))]
         heights = [row["error"][kind] for row in rows]
-        left.bar(places, heights, width, label=kind, color=BAR_COLORS[number % len(BAR_COLORS)])
+        axes.bar(places, heights, width, label=kind, color=BAR_COLORS[number % len(BAR_COLORS)])
     random = values["random"]
     label = f"random subset, mean of {random['draws']:.0f}"
-    left.axhline(random["mean"], color=RANDOM_COLOR, linestyle="--", linewidth=1.2, label=label)
-    left.set_ylim(bottom=0)
-    left.set_xticks(range(len(rows)), [row["estimate"] for row in rows], rotation=15)
-    left.set_ylabel("relative error of the pool's exact gradient")
-    left.set_title(f"{values['selected']} of {values['pool']} tasks selected (lower is better)")
-    left.legend(frameon=False, fontsize=8)
-    _draw_scores(right, values["scores"])
+    axes.axhline(random["mean"], color=RANDOM_COLOR, linestyle="--", linewidth=1.2, label=label)
+    axes.set_ylim(bottom=0)
+    axes.set_xticks(range(len(rows)), [row["estimate"] for row in rows], rotation=15)
+    axes.set_ylabel("relative error of the pool's exact gradient")
+    axes.set_title(f"{values['selected']} of {values['pool']} tasks selected (lower is better)")
+    axes.legend(frameon=False, fontsize=8)
     save_figure(figure, path, dpi=150)
-
-
-def _draw_scores(axes: Any, scores: list[dict[str, Any]]) -> None:
-    names = [row["score"].replace(" of ", "\nof ") for row in scores]
-    if scores[0]["auroc"] is None:
-        heights = [100 * row["dropped"] for row in scores]
-        shown = [f"{height:.1f}%" for height in heights]
-        axes.set_xlim(0, max(5.0, 1.2 * max(heights)))
-        axes.set_xlabel("share of this clean pool that the\nautomatic split drops, %")
-    else:
-        heights = [row["auroc"] for row in scores]
-        shown = [f"{height:.3f}" for height in heights]
-        axes.axvline(0.5, color=RANDOM_COLOR, linestyle="--", linewidth=1.2)
-        axes.set_xlim(0, 1.25)
-        axes.set_xlabel("AUROC, noisy against clean tasks")
-    axes.bar_label(axes.barh(range(len(names)), heights, color=BAR_COLORS[0]), shown, padding=3)
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
-    axes.set_title("Which score sees noise?")

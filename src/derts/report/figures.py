@@ -16,22 +16,21 @@ import numpy as np
 from derts.clock import TRAINING_PHASES
 from derts.files import write_atomically
 from derts.report.read import RunGroup
-from derts.selection.round_record import RoundRecord
 
 # readable on white and on black
 COLORS = ("#7f8794", "#3f7fd9", "#d9822b", "#2f9e6e", "#c2477f", "#8a63d2", "#a08a1c")
 PHASE_COLORS = {
-    "update": "#3f7fd9",
-    "tasks": "#7fb2ee",
-    "pool": "#f0c36d",
-    "embedding": "#d9822b",
-    "estimating": "#c2477f",
-    "selecting": "#8a63d2",
-}
-DROPPED, SELECTED, LEFT = "#d1495b", "#3f7fd9", "#9aa1ab"
+    "update": "#3f7fd9", "tasks": "#7fb2ee", "pool": "#f0c36d", "embedding": "#d9822b",
+    "estimating": "#c2477f", "selecting": "#8a63d2",
+}  # fmt: skip
 PRINT_DPI = 300
 LONGEST_LABEL = 30  # letters
 SMALL = (5.2, 3.3)  # inches
+CURVES = (
+    ("validation", "accuracy", "Accuracy on clean validation tasks", "validation-accuracy"),
+    ("update", "accuracy", "Accuracy on the training tasks as labelled", "accuracy"),
+    ("update", "loss", "Training loss", "loss"),
+)
 
 
 class FigureSheet:
@@ -75,8 +74,7 @@ class FigureSheet:
         paths = []
         for name, (_, figure) in self.figures.items():
             paths.append(folder / f"{name}.png")
-            with any_letters():
-                save_figure(figure, paths[-1], dpi=PRINT_DPI, facecolor="white")
+            save_figure(figure, paths[-1], dpi=PRINT_DPI, facecolor="white")
         return paths
 
 
@@ -93,7 +91,8 @@ def new_figure(size: tuple[float, float], layout: str | None = "constrained") ->
 def save_figure(figure: Any, path: Path, **settings: Any) -> None:
     """Write a figure in the format of the file's name, whole or not at all."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=path.suffix[1:] or None, **settings)
+    with any_letters():
+        figure.savefig(buffer, format=path.suffix[1:] or None, **settings)
     write_atomically(path, buffer.getvalue())
 
 
@@ -106,12 +105,7 @@ def any_letters() -> Iterator[None]:
 
 
 def draw_band(
-    axes: Any,
-    places: Sequence[float],
-    means: Sequence[float],
-    band: tuple[Sequence[float], Sequence[float]] | None,
-    label: str,
-    color: str,
+    axes: Any, places: Any, means: Any, band: tuple[Any, Any] | None, label: str, color: str
 ) -> None:
     """A line, and a band from low to high around it where there is one."""
     dot = "o" if len(places) == 1 else None  # one point makes no line
@@ -139,38 +133,33 @@ def shorten(text: str, most: int) -> str:
 def draw_figures(groups: Sequence[RunGroup]) -> FigureSheet:
     """All figures that these runs have something to show in."""
     sheet = FigureSheet()
-    grey = groups[0].config.strategy.name == "random"
-    kept = COLORS if grey else COLORS[1:]
+    kept = COLORS if groups[0].config.strategy.name == "random" else COLORS[1:]  # random is grey
     colors = {group.name: kept[number % len(kept)] for number, group in enumerate(groups)}
-    for event, key, what, name in (
-        ("validation", "accuracy", "Accuracy on clean validation tasks", "validation-accuracy"),
-        ("update", "accuracy", "Accuracy on the training tasks as labelled", "accuracy"),
-        ("update", "loss", "Training loss", "loss"),
-    ):
+    for event, key, what, name in CURVES:
         if any(run.named(event) for group in groups for run in group.runs):
             for against, unit in (("update", "updates"), ("seconds", "seconds")):
                 axes = sheet.add(f"{name}-{unit}", f"{what}, against {unit}")
                 _draw_curves(axes, groups, colors, event, key, against)
     size = (SMALL[0], max(2.2, 1.5 + 0.45 * len(groups)))
     _draw_phases(sheet.add("time", "Where the time went", size), groups)
-    rounds = [group for group in groups if any(run.named("round") for run in group.runs)]
-    noises = [event["noise"]["pool"] for group in rounds for run in group.runs
-              for event in run.named("round")]  # fmt: skip
-    if any(noises):
-        _draw_noise(
-            sheet.add("noise", "Wrong labels in the pool, dropped and kept"), rounds, colors
-        )
-    chosen = [(group, group.newest_round[1]) for group in groups if group.newest_round]
-    if chosen:
-        _draw_weights(sheet.add("weights", "γ of the selected tasks"), chosen, colors)
-    for number, (group, record) in enumerate(chosen, 1):
-        _draw_map(sheet.add(f"map-{number}", f"The pool of {group.name}"), group, record)
+    rounds = [event for group in groups for run in group.runs for event in run.named("round")]
+    if any(event["noise"]["pool"] for event in rounds):
+        axes = sheet.add("noise", "Wrong labels in the pool, dropped and kept")
+        _draw_noise(axes, groups, colors)
+    if any(group.newest_round for group in groups):
+        _draw_weights(sheet.add("weights", "γ of the selected tasks"), groups, colors)
     return sheet
 
 
 def _label(group: RunGroup) -> str:
     """A group's name for a legend: one with many settings must leave room for the drawing."""
     return plain(shorten(group.name, LONGEST_LABEL))
+
+
+def _finish(axes: Any, across: str, up: str) -> None:
+    axes.set(xlabel=across, ylabel=up)
+    axes.grid(alpha=0.2)
+    axes.legend(frameon=False, fontsize=9)
 
 
 def _draw_curves(
@@ -183,17 +172,14 @@ def _draw_curves(
 ) -> None:
     for group in groups:
         curves = [curve for run in group.runs if (curve := run.curve(event, key, against))]
-        if not curves:
-            continue
-        length = min(map(len, curves))
-        points = np.array([curve[:length] for curve in curves])  # [runs, length, 2]
-        places, values = points[..., 0].mean(0), points[..., 1]
-        band = (values.min(0), values.max(0)) if len(values) > 1 else None
-        draw_band(axes, places, values.mean(0), band, _label(group), colors[group.name])
-    axes.set_xlabel("updates" if against == "update" else "seconds of training")
-    axes.set_ylabel("accuracy, %" if key == "accuracy" else key)
-    axes.grid(alpha=0.2)
-    axes.legend(frameon=False, fontsize=9)
+        if curves:
+            length = min(map(len, curves))
+            points = np.array([curve[:length] for curve in curves])  # [runs, length, 2]
+            places, values = points[..., 0].mean(0), points[..., 1]
+            band = (values.min(0), values.max(0)) if len(values) > 1 else None
+            draw_band(axes, places, values.mean(0), band, _label(group), colors[group.name])
+    across = "updates" if against == "update" else "seconds of training"
+    _finish(axes, across, "accuracy, %" if key == "accuracy" else key)
 
 
 def _draw_phases(axes: Any, groups: Sequence[RunGroup]) -> None:
@@ -213,52 +199,25 @@ def _draw_phases(axes: Any, groups: Sequence[RunGroup]) -> None:
 
 def _draw_noise(axes: Any, groups: Sequence[RunGroup], colors: dict[str, str]) -> None:
     for group in groups:
-        run = next(run for run in group.runs if run.named("round"))
+        rounds = next(filter(None, (run.named("round") for run in group.runs)), [])
         for key, style in {"pool": ":", "dropped": "--", "kept": "-"}.items():
-            points = [
-                (event["round"] + 1, 100 * event["noise"][key])
-                for event in run.named("round")
-                if event["noise"][key] is not None
-            ]
-            places, values = zip(*points, strict=True) if points else ((), ())
-            style_of = {"marker": "o", "markersize": 3, "color": colors[group.name]}
-            axes.plot(places, values, style, label=f"{_label(group)}: {key}", **style_of)
+            known = [event for event in rounds if event["noise"][key] is not None]
+            if known:
+                places = [event["round"] + 1 for event in known]
+                values = [100 * event["noise"][key] for event in known]
+                label, color = f"{_label(group)}: {key}", colors[group.name]
+                axes.plot(places, values, f"{style}o", markersize=3, color=color, label=label)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("round")
-    axes.set_ylabel("wrong labels, %")
-    axes.grid(alpha=0.2)
-    axes.legend(frameon=False, fontsize=9)
+    _finish(axes, "round", "wrong labels, %")
 
 
-def _draw_weights(
-    axes: Any, chosen: Sequence[tuple[RunGroup, RoundRecord]], colors: dict[str, str]
-) -> None:
-    kept = {group: record.weight[record.weight > 0].numpy() for group, record in chosen}
-    bins = np.linspace(
-        0, max(2.0, *(float(weights.max(initial=0)) for weights in kept.values())), 33
-    )
+def _draw_weights(axes: Any, groups: Sequence[RunGroup], colors: dict[str, str]) -> None:
+    records = [(group, group.newest_round[1]) for group in groups if group.newest_round]
+    kept = {group: record.weight[record.weight > 0].numpy() for group, record in records}
+    largest = max(2.0, *(float(weights.max(initial=0)) for weights in kept.values()))
     for group, weights in kept.items():
+        bins = np.linspace(0, largest, 33)
         axes.hist(weights, bins, alpha=0.65, color=colors[group.name], label=_label(group))
     axes.axvline(1.0, color="#000000", linewidth=0.8, linestyle=":")
-    axes.set_xlabel("weight γ (1: counts like any other)")
-    axes.set_ylabel("tasks")
-    axes.legend(frameon=False, fontsize=9)
-
-
-def _draw_map(axes: Any, group: RunGroup, record: RoundRecord) -> None:
-    place, weight, dropped = record.place.numpy(), record.weight.numpy(), record.dropped.numpy()
-    trained = weight > 0
-    chosen = "random tasks, none preferred" if record.random else "selected, larger with γ"
-    for which, color, label in (
-        (~trained & ~dropped, LEFT, "not selected"),
-        (dropped & ~trained, DROPPED, "dropped"),
-        (trained, SELECTED, chosen),
-    ):
-        if which.any():
-            size = 8 + 14 * weight[which]
-            axes.scatter(*place[which].T, s=size, c=color, alpha=0.6, label=label, linewidths=0)
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.set_title(f"{_label(group)}, round {record.number + 1}", fontsize=10)
-    axes.legend(frameon=False, fontsize=8)
+    _finish(axes, "weight γ (1: counts like any other)", "tasks")

@@ -26,7 +26,7 @@ function picture(card) {
   const element = document.createElement("span");
   element.className = card.wrong ? "picture atlas wrong" : "picture atlas";
   element.style.backgroundPosition = `-${(card.place % data.columns) * 40}px -${Math.floor(card.place / data.columns) * 40}px`;
-  element.title = card.class;
+  element.title = card.name;
   return element;
 }
 
@@ -58,16 +58,3 @@ for (const circle of document.querySelectorAll(".map circle")) {
 }
 document.addEventListener("click", () => { tip.hidden = true; });
 addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
-
-for (const choice of document.querySelectorAll("select[data-colour]")) {
-  const paint = () => {
-    for (const circle of choice.closest("figure").querySelectorAll("circle")) {
-      circle.setAttribute("fill", circle.dataset[choice.value]);
-    }
-    for (const key of choice.closest("figure").querySelectorAll("[data-key]")) {
-      key.hidden = key.dataset.key !== choice.value;
-    }
-  };
-  choice.addEventListener("change", paint);
-  paint();
-}

@@ -14,17 +14,11 @@ from derts.config_file import to_toml
 from derts.data.table import ImageTable
 from derts.files import write_atomically
 from derts.report.figures import FigureSheet, draw_figures
-from derts.report.parts import notes_of, parts_cell, parts_told, what_it_did
+from derts.report.parts import notes_of, what_it_did
 from derts.report.pictures import COLUMNS, Atlas
 from derts.report.pool_map import PoolView, pool_views
-from derts.report.read import (
-    RunGroup,
-    comparison_of,
-    differing_settings,
-    flat_values,
-    group_runs,
-    read_runs,
-)
+from derts.report.read import RunGroup, comparison_of, group_runs, read_runs, settings_table
+from derts.report.tables import Rows, html_page, html_table
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 BAND = (
@@ -65,7 +59,6 @@ def make_report(
     views = pool_views(groups, atlas, dict(tables or {}), data)
     sections = [
         _heading(groups),
-        _what_derts_did(groups),
         _summary(groups),
         _figures("Learning", figures, ("validation", "accuracy", "loss"), BAND),
         _figures("Where the time went", figures, ("time",)),
@@ -80,51 +73,37 @@ def _heading(groups: Sequence[RunGroup]) -> str:
     runs = sum(len(group.runs) for group in groups)
     tasks = f"{config.tasks.way}-way {config.tasks.shot}-shot"
     about = f"{config.learner.name} on {Path(config.data).name}, {tasks}; {runs} run"
-    return f"<h1>derts report</h1><p>{_text(about)}{'s' if runs > 1 else ''}</p>"
-
-
-def _what_derts_did(groups: Sequence[RunGroup]) -> str:
     told = [(group.name, " ".join(what_it_did(group))) for group in groups]
     lines = [f"<p><b>{_text(name)}</b>: {_text(text)}</p>" for name, text in told if text]
     notes = [f"<li>{_text(note)}</li>" for note in notes_of(groups)]
     lines += [f"<p>Notes of the runs:</p><ul>{''.join(notes)}</ul>"] if notes else []
-    return f"<h2>What derts did</h2>{''.join(lines)}" if lines else ""
+    did = f"<h2>What derts did</h2>{''.join(lines)}" if lines else ""
+    return f"<h1>derts report</h1><p>{_text(about)}{'s' if runs > 1 else ''}</p>{did}"
 
 
 def _summary(groups: Sequence[RunGroup]) -> str:
-    sections = ["<h2>Summary</h2>"]
-    finished = [run for group in groups for run in group.runs if run.result is not None]
-    if finished and finished[0].result is not None:
+    found = "<h2>Summary</h2>"
+    stories = [run for group in groups for run in group.runs]
+    splits = [run.result["split"] for run in stories if run.result is not None]
+    if splits:
         about = (
-            f"Accuracy in % on clean {finished[0].result['split']} tasks. ± is the 95% interval "
-            "over seeds (Student's t); differences are paired, seed by seed. Click a heading to "
-            "sort."
+            f"Accuracy in % on clean {splits[0]} tasks. ± is the 95% interval over seeds "
+            "(Student's t); differences are paired, seed by seed. Click a heading to sort."
         )
-        cells = {group.name: parts_cell(parts_told(group)) for group in groups}
-        heading, *rows = comparison_of(groups).table()
-        rows = [(*row, cells[row[0]]) for row in rows]
-        table = _table([(*heading, "parts that acted"), *rows])
-        sections.append(f"<p>{_text(about)}</p>{table}{_seeds(groups)}")
+        found += f"<p>{_text(about)}</p>{_table(comparison_of(groups).table())}"
+        if len({tuple(group.seeds) for group in groups}) > 1:
+            each = (f"{group.name} has {', '.join(map(str, group.seeds))}" for group in groups)
+            about = f"Seeds: {'; '.join(each)}. A difference is over the seeds that both have."
+            found += f"<p>{_text(about)}</p>"
     rows = [("run", "strategy", "seed", "status", "updates", "accuracy")]
-    for run in (run for group in groups for run in group.runs):
-        result = run.result
+    for run in stories:
+        result = run.result or {}
         shown = f"{result['accuracy']:.2f} ± {result['interval']:.2f}" if result else ""
-        chosen = result.get("weights_of_update") if result else None
-        if chosen is not None and chosen != run.last_update:
-            shown += f" (weights of update {chosen})"
+        chosen = result.get("weights_of_update", run.last_update)
+        shown += f" (weights of update {chosen})" if chosen != run.last_update else ""
         name, seed = run.config.strategy.name, str(run.config.seed)
         rows.append((run.name, name, seed, run.status, str(run.last_update), shown))
-    sections.append(f"<details open><summary>Every run</summary>{_table(rows)}</details>")
-    return "".join(sections)
-
-
-def _seeds(groups: Sequence[RunGroup]) -> str:
-    """Which seeds each group has, where some pair of groups is not over the same ones."""
-    if len({tuple(group.seeds) for group in groups}) == 1:
-        return ""
-    each = "; ".join(f"{group.name} has {', '.join(map(str, group.seeds))}" for group in groups)
-    about = f"Seeds: {each}. A difference is over the seeds that both have, and needs one at least."
-    return f"<p>{_text(about)}</p>"
+    return f"{found}<details open><summary>Every run</summary>{_table(rows)}</details>"
 
 
 def _figures(title: str, figures: FigureSheet, prefixes: tuple[str, ...], about: str = "") -> str:
@@ -142,13 +121,11 @@ def _figures(title: str, figures: FigureSheet, prefixes: tuple[str, ...], about:
 def _pools(views: Sequence[PoolView], figures: FigureSheet) -> str:
     if not views:
         return ""
-    maps = "".join(view.map() for view in views)
     grids = "".join(view.grids() for view in views)
     found = (
         "<h2>The pool as a map</h2><p>One dot is one task; hover over it, or touch it, to see its "
         "images. Each column is a class as labelled when the task was drawn; a red frame marks a "
-        "wrong label.</p>"
-        f'<div class="figures maps">{maps}</div>'
+        f'wrong label.</p><div class="figures maps">{"".join(view.map() for view in views)}</div>'
     )
     if grids:
         found += (
@@ -159,68 +136,52 @@ def _pools(views: Sequence[PoolView], figures: FigureSheet) -> str:
 
 
 def _again(groups: Sequence[RunGroup]) -> str:
-    sections = ["<h2>Settings, and how to run it again</h2>"]
-    different = differing_settings([group.config for group in groups])
-    if different:
-        heading = ("setting", *(group.name for group in groups))
-        values = [flat_values(group.config) for group in groups]
-        rows = [(name, *(str(value.get(name, "")) for value in values)) for name in different]
-        sections.append(f"<p>What tells the groups apart:</p>{_table([heading, *rows])}")
+    settings = settings_table(groups)
+    found = "<h2>Settings, and how to run it again</h2>"
+    found += f"<p>What tells the groups apart:</p>{_table(settings)}" if settings else ""
     for group in groups:
         run = group.runs[0]
-        result = run.result or {}
-        code = ", ".join(f"{name} {value}" for name, value in result.get("code", {}).items())
-        machine = ", ".join(f"{name} {value}" for name, value in result.get("machine", {}).items())
-        seeds = ", ".join(map(str, group.seeds))
+        made = [(run.result or {}).get(name, {}) for name in ("code", "machine")]
+        by = "; ".join(f"{name} {value}" for part in made for name, value in part.items())
         command = f"derts train --config {run.run.path / 'config.toml'} --out NEW-FOLDER"
-        sections.append(
-            f"<details><summary>{_text(group.name)}, seeds {seeds}</summary>"
-            f"<p>Save these settings as config.toml, or use the run's own; --seed changes the "
-            f"seed.</p><pre>{_text(command)}</pre><pre>{_text(to_toml(run.config))}</pre>"
-            f"<p>{_text(code)}<br>{_text(machine)}</p></details>"
+        found += (
+            f"<details><summary>{_text(group.name)}, seeds {', '.join(map(str, group.seeds))}"
+            "</summary><p>Save these settings as config.toml, or use the run's own; --seed changes "
+            f"the seed.</p><pre>{_text(command)}</pre><pre>{_text(to_toml(run.config))}</pre>"
+            f"<p>{_text(by)}</p></details>"
         )
-    return "".join(sections)
+    return found
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
+def _table(rows: Rows) -> str:
     """A table that sorts: the first row is its heading."""
-    heading = "".join(f'<th><button type="button">{_text(cell)}</button></th>' for cell in rows[0])
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows[1:])
-    return (
-        f'<div class="scroll"><table><thead><tr>{heading}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
 
+    def value(row: int, column: int) -> str:
+        number = rows[row + 1][column].split(" ± ")[0].rstrip("%").replace(",", "")
+        try:
+            return f' data-value="{float(number)}"'
+        except ValueError:
+            return ""
 
-def _cell(text: str) -> str:
-    number = text.split(" ± ")[0].rstrip("%").replace(",", "")
-    try:
-        value = f' data-value="{float(number)}"'
-    except ValueError:
-        value = ""
-    return f"<td{value}>{_text(text)}</td>"
+    table = html_table(rows, value, '<button type="button">{}</button>')
+    return f'<div class="scroll">{table}</div>'
 
 
 def _page(body: str, views: Sequence[PoolView], atlas: Atlas) -> str:
     # first: it adds the tasks' pictures to the atlas
     data = {"columns": COLUMNS, "maps": [view.script_data() for view in views]}
-    folder = files("derts.report")
-    style = (folder / "page.css").read_text(encoding="utf-8")
-    script = (folder / "page.js").read_text(encoding="utf-8")
-    if atlas.tiles:
-        style += f".atlas {{ background-image: url({atlas.data_address()}); }}\n"
+    script = (files("derts.report") / "page.js").read_text(encoding="utf-8")
+    sheet = f".atlas {{ background-image: url({atlas.data_address()}); }}\n" if atlas.tiles else ""
     # a class may be called </script>: no text in here may end the element
     tasks = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        '<link rel="icon" href="data:,"><title>derts report</title>'
-        f"<style>{style}</style></head>\n<body>\n{body}\n"
-        f"<footer>Written by derts {__version__}.</footer>"
+    return html_page(
+        "derts report",
+        f"{body}\n<footer>Written by derts {__version__}.</footer>"
         '<div id="tip" role="status" hidden></div>'
-        f'<script type="application/json" id="tasks">{tasks}</script>'
-        f"<script>{script}</script></body></html>\n"
+        f'<script type="application/json" id="tasks">{tasks}</script><script>{script}</script>',
+        sheet,
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<link rel="icon" href="data:,">',
     )
 
 

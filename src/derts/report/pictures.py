@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from PIL import Image
 
@@ -18,7 +17,7 @@ from derts.config import TrainConfig
 from derts.data import open_data
 from derts.data.table import ImageTable
 from derts.errors import DertsError
-from derts.report.figures import any_letters, new_figure, plain, save_figure, shorten
+from derts.report.figures import new_figure, plain, save_figure, shorten
 from derts.selection.round_record import RoundRecord, pool_digest
 from derts.tasks import TaskPool
 from derts.training.drawing import draw_tasks, training_images, training_sampler
@@ -26,7 +25,7 @@ from derts.training.drawing import draw_tasks, training_images, training_sampler
 TILE = 40  # pixels of a picture on the page
 COLUMNS = 50
 MOST_PICTURES = 3000
-SHEET_SIDE, SHEET_LINE = 96, 11  # pixels of a picture on a sheet, and of a line under it
+SHEET_LINE = 0.13  # inches of a line under a picture, which has one
 SHEET_LETTERS = 17  # of a line, so that it ends before the next picture's
 SHEET_PICTURES = 100
 
@@ -36,7 +35,7 @@ class TaskPicture(NamedTuple):
 
     label: int
     place: int
-    class_name: str
+    name: str
     wrong: bool
 
 
@@ -123,23 +122,20 @@ def draw_sheet(
 ) -> None:
     """Write pictures in rows of ten as a PNG, with a few lines under each; at most a hundred."""
     shown = list(zip(pictures, captions, strict=True))[:SHEET_PICTURES]
-    columns = max(1, min(10, len(shown)))
+    columns = max(4, min(10, len(shown)))
     rows = max(1, math.ceil(len(shown) / columns))
-    lines = max((caption.count("\n") + 1 for _, caption in shown), default=1)
-    step = SHEET_SIDE + 12 + SHEET_LINE * lines
-    width, height = max(4, columns) * (SHEET_SIDE + 8), rows * step
-    canvas = np.full((height, width, 3), 255, dtype=np.uint8)
-    figure = new_figure((width / 100, height / 100 + 0.4), layout=None)
-    axes = figure.add_axes((0, 0, 1, height / (height + 40)))
-    for number, (picture, caption) in enumerate(shown):
-        x, y = number % columns * (SHEET_SIDE + 8) + 4, number // columns * step
-        size = (SHEET_SIDE, SHEET_SIDE)
-        square = picture.convert("RGB").resize(size, Image.Resampling.BICUBIC)
-        canvas[y : y + SHEET_SIDE, x : x + SHEET_SIDE] = np.asarray(square)
-        text = "\n".join(shorten(line, SHEET_LETTERS) for line in caption.split("\n"))
-        axes.text(x, y + SHEET_SIDE + 3, plain(text), fontsize=6.5, va="top")
-    axes.imshow(canvas)
-    axes.set_axis_off()
-    figure.suptitle(plain(title), fontsize=9, x=4 / width, y=1 - 12 / (height + 40), ha="left")
-    with any_letters():
-        save_figure(figure, path, dpi=150)
+    below = SHEET_LINE * max((caption.count("\n") + 1 for _, caption in shown), default=1)
+    high = 0.4 + rows * (1 + below)
+    figure = new_figure((1.04 * columns, high), layout=None)
+    place = {"left": 0.01, "right": 0.99, "wspace": 0.08}
+    place |= {"bottom": below / high, "top": 1 - 0.35 / high, "hspace": below}
+    panels = figure.subplots(rows, columns, squeeze=False, gridspec_kw=place)
+    for number, axes in enumerate(panels.flat):
+        axes.set_axis_off()
+        if number < len(shown):
+            picture, caption = shown[number]
+            axes.imshow(picture.convert("RGB"), aspect="auto")
+            text = "\n".join(shorten(line, SHEET_LETTERS) for line in caption.split("\n"))
+            axes.text(0, -0.03, plain(text), fontsize=6.5, va="top", transform=axes.transAxes)
+    figure.suptitle(plain(title), fontsize=9, x=0.01, y=1 - 0.12 / high, ha="left")
+    save_figure(figure, path, dpi=150)

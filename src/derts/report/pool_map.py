@@ -1,4 +1,4 @@
-"""The pool as a map, and its tasks as rows of pictures: parts of the page."""
+"""The pool as a map, and some of its tasks as rows of pictures: parts of the page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from derts.data.table import ImageTable
-from derts.report.figures import DROPPED, LEFT, SELECTED
 from derts.report.pictures import COLUMNS, TILE, Atlas, TaskPicture, task_pictures, tasks_of_round
 from derts.report.read import RunGroup
 from derts.selection.round_record import RoundRecord
@@ -19,11 +18,10 @@ from derts.tasks import TaskPool
 MAP_TASKS = 300
 WIDTH, HEIGHT, MARGIN = 640, 420, 22
 EXAMPLES = 6  # tasks of each state that are shown as rows
-RAMP = ((0x3B, 0x6F, 0xD4), (0xE9, 0xB0, 0x3A), (0xD1, 0x30, 0x4F))
 STATES = {
-    "selected": (SELECTED, "Selected, largest γ first"),
-    "not selected": (LEFT, "Not selected: others stand for them"),
-    "dropped": (DROPPED, "Dropped: they look noisy"),
+    "selected": ("#3f7fd9", "Selected, largest γ first"),
+    "not selected": ("#9aa1ab", "Not selected: others stand for them"),
+    "dropped": ("#d1495b", "Dropped: they look noisy"),
 }
 RANDOM = (
     "Nothing in this pool was relabelled or dropped, and few of its tasks repeat each other: "
@@ -47,48 +45,51 @@ class PoolView:
             "selected" if weight > 0 else "dropped" if drop else "not selected"
             for weight, drop in zip(weights, dropped, strict=True)
         ]
-        self.noisy = bool((self.record.mislabelled > 0).any())
         self.shown = min(MAP_TASKS, len(weights))
 
     def pictures(self, task: int) -> list[TaskPicture]:
         """Pictures of a task, none where the data is not at hand."""
         return [] if isinstance(self.tasks, str) else task_pictures(*self.tasks, task, self.atlas)
 
+    def _told(self, task: int, digits: int = 3) -> str:
+        """A task's loss, its γ where it has one, and its wrong labels where there are such."""
+        record = self.record
+        weight, wrong = float(record.weight[task]), 100 * float(record.mislabelled[task])
+        text = f"loss {float(record.loss[task]):.{digits}f}"
+        text += f", γ {weight:.2f}" if weight and not record.random else ""
+        return text + (f", wrong labels {wrong:.0f}%" if record.mislabelled.any() else "")
+
     def script_data(self) -> list[dict[str, Any]]:
         """What the page shows of each task on the map."""
-        found: list[dict[str, Any]] = []
-        for task in range(self.shown):
-            weight = float(self.record.weight[task])
-            text = f"loss {float(self.record.loss[task]):.3f}"
-            text += f", γ {weight:.2f}" if weight and not self.record.random else ""
-            if self.noisy:
-                text += f", wrong labels {100 * float(self.record.mislabelled[task]):.0f}%"
-            cards = [
-                {"label": one.label, "place": one.place, "class": one.class_name,
-                 "wrong": one.wrong}
-                for one in self.pictures(task)
-            ]  # fmt: skip
-            state = self.states[task]
-            found.append({"number": task, "state": state, "text": text, "cards": cards})
-        return found
+        return [
+            {
+                "number": task,
+                "state": self.states[task],
+                "text": self._told(task),
+                "cards": [one._asdict() for one in self.pictures(task)],
+            }
+            for task in range(self.shown)
+        ]
 
     def map(self) -> str:
         """The figure: a circle per task, γ as its size."""
-        record, count = self.record, self.shown
-        places = _scaled(record.place[:count]).tolist()
-        losses = record.loss[:count].argsort().argsort().float() / max(1, count - 1)
         circles = []
-        for task, (x, y) in enumerate(places):
-            color = STATES[self.states[task]][0]
-            radius = 4 + 2.6 * min(float(record.weight[task]), 6.0) ** 0.5
+        for task, (x, y) in enumerate(_scaled(self.record.place[: self.shown]).tolist()):
+            radius = 4 + 2.6 * min(float(self.record.weight[task]), 6.0) ** 0.5
             circles.append(
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="{color}" '
-                f'data-map="{self.number}" data-task="{task}" data-choice="{color}" '
-                f'data-noise="{_ramp(float(record.mislabelled[task]))}" '
-                f'data-loss="{_ramp(float(losses[task]))}"/>'
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" '
+                f'fill="{STATES[self.states[task]][0]}" data-map="{self.number}" '
+                f'data-task="{task}"/>'
             )
+        chosen = "none preferred" if self.record.random else "selected, larger with γ"
+        names = {"selected": chosen, "dropped": "dropped", "not selected": "not selected"}
+        key = "".join(
+            f'<span><i style="background:{STATES[state][0]}"></i>{text}</span>'
+            for state, text in names.items()
+        )
         return (
-            f'<figure class="map"><figcaption>{self._caption()}</figcaption>{self._key()}'
+            f'<figure class="map"><figcaption>{self._caption()}</figcaption>'
+            f'<div class="key">{key}</div>'
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="map of the pool">'
             f"{''.join(circles)}</svg></figure>"
         )
@@ -103,25 +104,6 @@ class PoolView:
         about += f" {RANDOM}" if self.record.random else ""
         about += f" No pictures: {self.tasks}." if isinstance(self.tasks, str) else ""
         return html.escape(about)
-
-    def _key(self) -> str:
-        chosen = "none preferred" if self.record.random else "selected, larger with γ"
-        low, high = _ramp(0.0), _ramp(1.0)
-        keys = (
-            ("choice", SELECTED, chosen), ("choice", DROPPED, "dropped"),
-            ("choice", LEFT, "not selected"), ("noise", low, "none"), ("noise", high, "all wrong"),
-            ("loss", low, "lowest loss"), ("loss", high, "highest"),
-        )  # fmt: skip
-        noise = '<option value="noise">wrong labels</option>' if self.noisy else ""
-        spans = "".join(
-            f'<span data-key="{kind}"><i style="background:{color}"></i>{text}</span>'
-            for kind, color, text in keys
-        )
-        return (
-            '<div class="key"><label>colour <select data-colour>'
-            f'<option value="choice">choice</option>{noise}<option value="loss">loss</option>'
-            f"</select></label>{spans}</div>"
-        )
 
     def grids(self) -> str:
         """Some tasks of each state as rows of pictures, one per class as labelled."""
@@ -138,11 +120,14 @@ class PoolView:
         return f'<h3>{name}</h3><div class="kinds">{"".join(columns)}</div>'
 
     def _row(self, task: int) -> str:
-        weight = float(self.record.weight[task])
-        of_loss = self.record.random or not weight
-        value = f"loss {float(self.record.loss[task]):.2f}" if of_loss else f"γ {weight:.2f}"
         first = {one.label: one for one in reversed(self.pictures(task))}
-        pictures = "".join(_picture(first[label]) for label in sorted(first))
+        pictures = "".join(
+            f'<span class="picture atlas{" wrong" if one.wrong else ""}" '
+            f'title="{html.escape(one.name)}" style="background-position:'
+            f'-{one.place % COLUMNS * TILE}px -{one.place // COLUMNS * TILE}px"></span>'
+            for _, one in sorted(first.items())
+        )
+        value = self._told(task, 2).partition(", wrong")[0]
         return f'<div class="task"><span class="number">{value}</span>{pictures}</div>'
 
 
@@ -159,30 +144,9 @@ def pool_views(
     return views
 
 
-def _picture(one: TaskPicture) -> str:
-    x, y = one.place % COLUMNS * TILE, one.place // COLUMNS * TILE
-    return (
-        f'<span class="picture atlas{" wrong" if one.wrong else ""}" '
-        f'style="background-position:-{x}px -{y}px" title="{html.escape(one.class_name)}"></span>'
-    )
-
-
 def _scaled(places: torch.Tensor) -> torch.Tensor:
     """[n, 2] into the drawing; a few far outliers are drawn at its edge."""
     low, high = places.quantile(0.01, 0), places.quantile(0.99, 0)
     unit = ((places - low) / (high - low).clamp(min=1e-9)).clamp(-0.02, 1.02)
     size = torch.tensor([WIDTH - 2.0 * MARGIN, HEIGHT - 2.0 * MARGIN])
     return MARGIN + unit * size
-
-
-def _ramp(share: float) -> str:
-    """0 … 1 as a colour from blue over yellow to red.
-
-    >>> _ramp(0.0), _ramp(1.0)
-    ('#3b6fd4', '#d1304f')
-    """
-    place = 2 * min(1.0, max(0.0, share))
-    low, high = (RAMP[0], RAMP[1]) if place <= 1 else (RAMP[1], RAMP[2])
-    part = place if place <= 1 else place - 1
-    mixed = [round(a + part * (b - a)) for a, b in zip(low, high, strict=True)]
-    return "#" + "".join(f"{value:02x}" for value in mixed)

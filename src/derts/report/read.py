@@ -20,6 +20,12 @@ from derts.training.run_folder import Event, Run, is_number
 
 Points = list[tuple[float, float]]
 NOISE = {"pool", "dropped", "kept"}
+READ: dict[str, tuple[tuple[str, ...], str | None]] = {
+    "validation": (("accuracy",), None),
+    "update": ((), "seconds"),
+    "round": (("round", "pool", "looks_noisy"), "noise"),
+}
+"""The numbers that are read from each kind of event, and its table of numbers."""
 
 
 class RunStory:
@@ -156,6 +162,14 @@ def differing_settings(configs: Sequence[TrainConfig]) -> list[str]:
     return [name for name in names if len({repr(v.get(name)) for v in all_values}) > 1]
 
 
+def settings_table(groups: Sequence[RunGroup]) -> list[tuple[str, ...]]:
+    """What tells groups apart, a heading first; nothing where nothing does."""
+    values = [flat_values(group.config) for group in groups]
+    names = differing_settings([group.config for group in groups])
+    rows = [(name, *(str(value.get(name, "")) for value in values)) for name in names]
+    return [("setting", *(group.name for group in groups)), *rows] if rows else []
+
+
 def flat_values(config: TrainConfig) -> dict[str, Any]:
     """Settings by their dotted name.
 
@@ -164,59 +178,41 @@ def flat_values(config: TrainConfig) -> dict[str, Any]:
     """
     flat: dict[str, Any] = {}
     for name, value in as_values(config).items():
-        if isinstance(value, dict):
-            flat |= {f"{name}.{inner}": item for inner, item in value.items()}
-        else:
-            flat[name] = value
+        inner = value.items() if isinstance(value, dict) else ()
+        flat |= {f"{name}.{key}": item for key, item in inner} or {name: value}
     return flat
 
 
 def comparison_of(groups: Sequence[RunGroup]) -> Comparison:
     """The finished runs as a comparison, the first group as what the others are compared with."""
     results = []
-    for group in groups:
-        for run in group.runs:
-            if run.result is not None:
-                found: Result = {**run.summary, "variant": group.name, "seed": run.config.seed}
-                found |= {"accuracy": run.result["accuracy"]}
-                found["ms_per_update"] = 1000 * (found["seconds_per_update"] or 0.0)
-                if group.config.tasks.noise == "none":
-                    # where we added no noise, nobody knows which labels are wrong
-                    found["noise"] = dict.fromkeys(found["noise"])
-                results.append(found)
+    finished = [(group, run) for group in groups for run in group.runs if run.result]
+    for group, run in finished:
+        found: Result = {**run.summary, "variant": group.name, "seed": run.config.seed}
+        found["accuracy"] = run.result["accuracy"] if run.result else 0.0
+        found["ms_per_update"] = 1000 * (found["seconds_per_update"] or 0.0)
+        if group.config.tasks.noise == "none":
+            # where we added no noise, nobody knows which labels are wrong
+            found["noise"] = dict.fromkeys(found["noise"])
+        results.append(found)
     return Comparison(results)
 
 
 def _is_event(event: Event) -> bool:
-    """Whether a line of the log has what is read from its kind.
-
-    Where every update since the event before was skipped, there is no loss and no accuracy.
-    """
-
-    def numbers(*names: str) -> bool:
-        return all(is_number(event.get(name)) for name in names)
-
+    """Whether a line of the log has what is read from its kind; skipped updates have no loss."""
     kind = event.get("event")
     if kind == "note":
         return isinstance(event.get("text"), str)
-    if not (isinstance(kind, str) and isinstance(event.get("update"), int) and numbers("update")):
+    if not isinstance(kind, str) or not isinstance(event.get("update"), int):
         return False
-    if kind == "validation":
-        return numbers("accuracy")
-    if kind == "update":
-        told = [name for name in ("loss", "accuracy") if name in event]
-        seconds = event.get("seconds")
-        return (
-            numbers(*told) and isinstance(seconds, dict) and all(map(is_number, seconds.values()))
-        )
+    names, inner = READ.get(kind, ((), None))
+    table = event.get(inner) if inner else {}
+    if not isinstance(table, dict) or not isinstance(event.get("parts", {}), dict):
+        return False
+    told = [name for name in ("update", "loss", "accuracy") if name in event]
+    values = [*(event.get(name) for name in (*names, *told)), *table.values()]
     if kind == "round":
-        noise = event.get("noise")
-        return (
-            numbers("round", "pool", "looks_noisy")
-            and event["pool"] > 0
-            and isinstance(event.get("parts", {}), dict)
-            and isinstance(noise, dict)
-            and noise.keys() >= NOISE
-            and all(value is None or is_number(value) for value in noise.values())
-        )
-    return True
+        values = [value for value in values if value is not None]
+        whole = table.keys() >= NOISE and all(name in event for name in names)
+        return whole and all(map(is_number, values)) and event["pool"] > 0
+    return all(map(is_number, values))

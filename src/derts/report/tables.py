@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Sequence
+from importlib.resources import files
 
 Rows = Sequence[Sequence[str]]
 """The first row is the heading."""
@@ -59,3 +60,14 @@ def html_table(
         lines.append(f"<tr>{''.join(cells)}</tr>")
     body = "\n".join(lines)
     return f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
+
+
+def html_page(title: str, body: str, style: str = "", head: str = "") -> str:
+    """A page that needs no other file; the title is escaped here."""
+    sheet = (files("derts.report") / "page.css").read_text(encoding="utf-8")
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{head}'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(title)}</title>"
+        f"<style>{sheet}{style}</style></head>\n<body>\n{body}</body></html>\n"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +13,19 @@ Event = dict[str, Any]
 
 
 def tensorboard_listener(folder: Path) -> Callable[[Event], None]:
-    """A function that takes a run's events and writes their numbers for TensorBoard.
-
-    The folder is made with the first event. Needs the extra `derts[tensorboard]`.
-    """
+    """A function that writes the numbers of a run's events; the folder is made with the first."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise DertsError(
             "--tensorboard needs TensorBoard: pip install 'derts[tensorboard]', or leave it out"
         ) from None
-    writers: list[Any] = []
+    writer = cache(lambda: SummaryWriter(str(folder)))
 
     def listen(event: Event) -> None:
-        if not writers:
-            writers.append(SummaryWriter(str(folder)))
         for name, value in scalars(event).items():
-            writers[0].add_scalar(f"{event['event']}/{name}", value, event["update"])
-        writers[0].flush()
+            writer().add_scalar(f"{event['event']}/{name}", value, event["update"])
+        writer().flush()
 
     return listen
 
