@@ -42,9 +42,8 @@ def open_data(
     elif (Path(source) / "store.json").is_file():
         tables = open_store(source)
     elif not Path(source).exists():
-        raise DertsError(
-            f'{source} does not exist: give the folder of a prepared store, or "glyphs"'
-        )
+        fix = 'give the folder of a prepared store, or "glyphs"'
+        raise DertsError(f"{source} does not exist: {fix}")
     else:
         kind = find_source(source).kind
         raise DertsError(
@@ -55,12 +54,7 @@ def open_data(
 
 
 def find_source(path: Path | str) -> Source:
-    """The source that a folder holds; its kind is found by looking.
-
-    >>> find_source("no/such/folder")
-    Traceback (most recent call last):
-    derts.errors.DertsError: no/such/folder does not exist: give the folder of a data set
-    """
+    """The source that a folder holds; its kind is found by looking."""
     path = Path(path)
     if not path.exists():
         raise DertsError(f"{path} does not exist: give the folder of a data set")
@@ -72,6 +66,6 @@ def find_source(path: Path | str) -> Source:
         source = imagenet.detect(path) or folders.detect(path)
     except PermissionError as error:
         raise DertsError(f"{error.filename} may not be read: change its permissions") from error
-    if source is not None:
-        return source
-    raise DertsError(f"{path} holds no data set that is known; expected one of: {_ACCEPTED}")
+    if source is None:
+        raise DertsError(f"{path} holds no data set that is known; expected one of: {_ACCEPTED}")
+    return source

@@ -83,9 +83,7 @@ def prepare(
     if is_folder and destination.is_relative_to(found.path.resolve()):
         raise DertsError(f"{destination} lies inside the source: choose a place outside of it")
     if min_images > 1 and not is_folder:
-        raise DertsError(
-            "min_images leaves out class folders and this is none: leave out the option"
-        )
+        raise DertsError(f"min_images is for class folders, not {found.kind}: leave it out")
     listing = Listing(seed, split_fractions, min_images)
     with disk_errors(destination):
         splits = found.splits(listing)
@@ -105,7 +103,7 @@ def prepare(
             first = ", ".join(listing.left_out[:5]) + (", …" if len(listing.left_out) > 5 else "")
             small = f"classes with fewer than {min_images} images: {first}"
             notes.append(f"left out {len(listing.left_out)} {small}")
-        entries = work.finish(progress)
+        entries = work.finish()
         origin = {"kind": found.kind, "name": found.path.resolve().name}
         left_out = sum(map(len, work.broken.values()))
         store = StoreDescription(destination, origin, settings, fingerprint, left_out, entries)
@@ -169,7 +167,7 @@ class _Preparation:
         """Decode what is left."""
         done = self.done.total()
         title = f"preparing, {done:,} images done before" if done else "preparing"
-        total = sum(len(split.labels) for split in self.splits.values()) - done
+        total = sum(len(split) for split in self.splits.values()) - done
         with strict_pillow(), progress(title, total=total, unit="images") as advance:
             for name, split in self.splits.items():
                 shape = (self.size, self.channels)
@@ -196,34 +194,30 @@ class _Preparation:
             )
         return [f"left out {len(broken):,} broken images, {first}"]
 
-    def finish(self, progress: Progress) -> dict[str, SplitEntry]:
+    def finish(self) -> dict[str, SplitEntry]:
         """Write headers, labels and names, without classes that have no image left."""
         entries = {}
-        total = sum(self.length(split) for split in self.splits)
-        with progress("checksums", total=total // 1_000_000, unit="MB") as advance:
-            for name, split in self.splits.items():
-                kept = np.delete(np.arange(len(split.labels)), [i for i, *_ in self.broken[name]])
-                if not len(kept):
-                    raise DertsError(
-                        f"split {name!r} has no image left: add images to it, or remove it"
-                    )
-                used, labels = np.unique(split.labels[kept], return_inverse=True)
-                content = SplitContent(
-                    (),
-                    (self.size, self.size, self.channels),
-                    torch.from_numpy(labels.astype(np.int64)),
-                    tuple(split.class_names[number] for number in used),
-                    split.categories and tuple(split.categories[number] for number in used),
-                    split.names and [split.names[index] for index in kept],
-                )
-                entries[name] = finish_split(self.partial, name, content, advance)
+        for name, split in self.splits.items():
+            kept = np.delete(np.arange(len(split)), [index for index, *_ in self.broken[name]])
+            if not len(kept):
+                raise DertsError(f"split {name!r} has no image left: add some, or remove it")
+            used, labels = np.unique(split.labels[kept], return_inverse=True)
+            content = SplitContent(
+                (),
+                (self.size, self.size, self.channels),
+                torch.from_numpy(labels.astype(np.int64)),
+                tuple(split.class_names[number] for number in used),
+                split.categories and tuple(split.categories[number] for number in used),
+                split.names and [split.names[index] for index in kept],
+            )
+            entries[name] = finish_split(self.partial, name, content)
         return entries
 
 
 def _fingerprint(source: Source, splits: dict[str, ListedSplit], settings: dict[str, int]) -> str:
     digest = hashlib.sha256(json.dumps([source.kind, settings]).encode())
     for name, split in splits.items():
-        head = json.dumps([name, split.class_names, split.categories, len(split.labels)])
+        head = json.dumps([name, split.class_names, split.categories, len(split)])
         digest.update(head.encode())
         digest.update(split.labels.tobytes())
         for line in split.identity:

@@ -73,22 +73,13 @@ def _encode(text: Any, encoding: str = "latin1") -> bytes:
     return str.encode(text, "latin-1")
 
 
-def _no_bytes() -> bytes:
-    """What Python 3 calls to write empty bytes at protocol 2."""
-    return b""
-
-
-def _no_class(*_: Any) -> None:
-    raise pickle.UnpicklingError("an array made by calling its class")
-
-
-STAND_INS: dict[tuple[str, str], Callable[..., Any]] = {
+STAND_INS: dict[tuple[str, str], Callable[..., Any] | None] = {
     ("numpy", "dtype"): PickledDtype,
-    ("numpy", "ndarray"): _no_class,  # only ever an argument of _reconstruct
+    ("numpy", "ndarray"): None,  # only ever an argument of _reconstruct
     ("_codecs", "encode"): _encode,
     ("collections", "OrderedDict"): OrderedDict,
-    ("builtins", "bytes"): _no_bytes,
-    ("__builtin__", "bytes"): _no_bytes,
+    ("builtins", "bytes"): lambda: b"",  # empty bytes at protocol 2
+    ("__builtin__", "bytes"): lambda: b"",
 }
 for _package in ("numpy.core", "numpy._core"):
     STAND_INS[f"{_package}.multiarray", "_reconstruct"] = lambda *_: np.empty(0, np.uint8)
@@ -145,9 +136,7 @@ def load_pickle(path: Path) -> Any:
             f"{path} asks for {error}, which is no part of plain data, and nothing of it was run: "
             "get the file from a source you trust"
         ) from None
-    except OSError as error:
-        raise DertsError(f"cannot read {path} ({error.strerror}): check the file") from error
-    except Exception as error:
+    except Exception as error:  # what a damaged pickle raises can be anything
         reason = str(error)[:100] or type(error).__name__
         raise DertsError(
             f"{path} is cut short or no pickle of arrays ({reason}): download it again"

@@ -184,7 +184,7 @@ def verify_store(path: Path | str, progress: Progress = silent) -> StoreDescript
     return description
 
 
-def data_digest(path: Path, advance: Advance) -> str:
+def data_digest(path: Path, advance: Advance | None = None) -> str:
     """The sha256 of an .npy file's values, read block by block; `advance` is told the MB."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
@@ -192,7 +192,8 @@ def data_digest(path: Path, advance: Advance) -> str:
         np.lib.format.read_array_header_1_0(file)
         while block := file.read(_BLOCK):
             digest.update(block)
-            advance(len(block) // 1_000_000)
+            if advance:
+                advance(len(block) // 1_000_000)
     return digest.hexdigest()
 
 

@@ -17,7 +17,6 @@ from torch import Tensor
 from derts.data.store import SPLIT_NAME, SplitEntry, StoreDescription, data_digest
 from derts.data.table import ImageTable
 from derts.errors import DISK_FULL, DertsError
-from derts.progress import Advance, silent
 
 HEADER = 128  # bytes of the .npy header that numpy writes for any shape we have
 
@@ -62,25 +61,29 @@ def write_store(
         raise DertsError("no table to save: give a dictionary of split name to ImageTable")
     # Of this process alone: several may write the same cache.
     partial = destination.with_name(f"{destination.name}.{os.getpid()}.partial")
-    with disk_errors(destination), silent("saving", total=None) as advance:
+    try:
+        with disk_errors(destination):
+            partial.mkdir(parents=True)
+            entries = {name: _write_split(partial, name, split) for name, split in contents.items()}
+            for name, content in (beside or {}).items():
+                (partial / name).write_bytes(content)
+            digests = "".join(entry.sha256 + entry.labels_sha256 for entry in entries.values())
+            fingerprint = hashlib.sha256(digests.encode()).hexdigest()
+            description = StoreDescription(destination, origin, {}, fingerprint, 0, entries)
+            publish(partial, description)
+    finally:
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        entries = {}
-        for name, split in contents.items():
-            if not SPLIT_NAME.fullmatch(name):
-                raise DertsError(f"split name {name!r} must be letters, digits, - and _: rename it")
-            with (partial / f"{name}.npy").open("wb") as file:
-                file.write(bytes(HEADER))
-                for block in split.blocks:
-                    file.write(block.contiguous().cpu().numpy().tobytes())
-            entries[name] = finish_split(partial, name, split, advance)
-        for file_name, content in (beside or {}).items():
-            (partial / file_name).write_bytes(content)
-        digests = "".join(entry.sha256 + entry.labels_sha256 for entry in entries.values())
-        fingerprint = hashlib.sha256(digests.encode()).hexdigest()
-        description = StoreDescription(destination, origin, {}, fingerprint, 0, entries)
-        publish(partial, description)
     return description
+
+
+def _write_split(folder: Path, name: str, split: SplitContent) -> SplitEntry:
+    if not SPLIT_NAME.fullmatch(name):
+        raise DertsError(f"split name {name!r} must be letters, digits, - and _: rename it")
+    with (folder / f"{name}.npy").open("wb") as file:
+        file.write(bytes(HEADER))
+        for block in split.blocks:
+            file.write(block.contiguous().cpu().numpy().tobytes())
+    return finish_split(folder, name, split)
 
 
 def check_destination(destination: Path, *, overwrite: bool) -> None:
@@ -92,10 +95,8 @@ def check_destination(destination: Path, *, overwrite: bool) -> None:
     if not (destination / "store.json").is_file():
         raise DertsError(f"{destination} exists and is no store: choose another destination")
     if not overwrite:
-        raise DertsError(
-            f"{destination} holds a store already: choose another destination, or pass "
-            "overwrite=True (--overwrite)"
-        )
+        fix = "choose another destination, or pass overwrite=True (--overwrite)"
+        raise DertsError(f"{destination} holds a store already: {fix}")
 
 
 @contextmanager
@@ -106,9 +107,7 @@ def disk_errors(destination: Path) -> Iterator[None]:
     except OSError as error:
         place = error.filename or destination
         if error.errno in DISK_FULL:
-            said = (
-                f"the disk of {destination} is full: free some space or choose another destination"
-            )
+            said = f"the disk of {destination} is full: free some space or choose another place"
         elif str(place).startswith(str(destination)):
             said = f"cannot write {place} ({error.strerror}): choose another destination"
         else:
@@ -116,16 +115,12 @@ def disk_errors(destination: Path) -> Iterator[None]:
         raise DertsError(f"{said}, then run the same command to continue") from error
 
 
-def finish_split(folder: Path, name: str, split: SplitContent, advance: Advance) -> SplitEntry:
+def finish_split(folder: Path, name: str, split: SplitContent) -> SplitEntry:
     """Write header, labels and names to the pixels of a split, which are there; describe all."""
     pixels, label_path = folder / f"{name}.npy", folder / f"{name}_labels.npy"
     labels, classes = split.labels.numpy(), split.class_names
+    header = {"descr": "|u1", "fortran_order": False, "shape": (len(labels), *split.image_shape)}
     with pixels.open("r+b") as file:
-        header = {
-            "descr": "|u1",
-            "fortran_order": False,
-            "shape": (len(labels), *split.image_shape),
-        }
         np.lib.format.write_array_header_1_0(file, header)
     np.save(label_path, labels.astype("<i8"), allow_pickle=False)
     if split.names is not None:
@@ -135,8 +130,8 @@ def finish_split(folder: Path, name: str, split: SplitContent, advance: Advance)
     return SplitEntry(
         len(labels),
         split.image_shape,
-        data_digest(pixels, advance),
-        data_digest(label_path, advance),
+        data_digest(pixels),
+        data_digest(label_path),
         (int(counts.min(initial=len(labels))), int(counts.max(initial=0))),
         classes,
         split.categories,

@@ -82,31 +82,26 @@ class Table(ABC):
                 f"split {self.split!r} has no class {unknown[0]!r} ({len(unknown)} of "
                 f"{len(classes)} unknown): its classes are {', '.join(self.class_names[:5])}, …"
             )
-        twice = [name for name in classes if classes.count(name) > 1]
-        if twice:
-            raise DertsError(f"class {twice[0]!r} is named twice: name each class once")
+        if len(set(classes)) < len(classes):
+            twice = next(name for name in classes if classes.count(name) > 1)
+            raise DertsError(f"class {twice!r} is named twice: name each class once")
         return torch.tensor([number_of[name] for name in classes], dtype=torch.long)
 
     def check_labels(self, noun: str) -> None:
         """Refuse labels or categories that do not fit the items, which are called by a noun."""
-        if self.labels.shape != (len(self),):
-            raise DertsError(
-                f"{len(self)} {noun}s but labels of shape {list(self.labels.shape)}: "
-                f"give one label per {noun}"
-            )
-        if self.labels.dtype != torch.int64:
-            raise DertsError(f"labels are {self.labels.dtype}: convert them with labels.long()")
-        if self.categories is not None and len(self.categories) != len(self.class_names):
-            raise DertsError(
-                f"{len(self.categories)} categories for {len(self.class_names)} classes: "
-                "give one super-category per class, or none at all"
-            )
-        low, high = (int(self.labels.min()), int(self.labels.max())) if len(self) else (0, -1)
-        if not (low >= 0 and high < len(self.class_names)):
-            raise DertsError(
-                f"labels reach from {low} to {high} but there are {len(self.class_names)} class "
-                "names: labels must index class_names"
-            )
+        classes, labels = len(self.class_names), self.labels
+        if labels.shape != (len(self),):
+            wrong = f"{len(self)} {noun}s but labels of shape {list(labels.shape)}"
+            raise DertsError(f"{wrong}: give one label per {noun}")
+        if labels.dtype != torch.int64:
+            raise DertsError(f"labels are {labels.dtype}: convert them with labels.long()")
+        low, high = (int(labels.min()), int(labels.max())) if len(labels) else (0, -1)
+        if not (low >= 0 and high < classes):
+            wrong = f"labels reach from {low} to {high} but there are {classes} class names"
+            raise DertsError(f"{wrong}: labels must index class_names")
+        if self.categories is not None and len(self.categories) != classes:
+            wrong = f"{len(self.categories)} categories for {classes} classes"
+            raise DertsError(f"{wrong}: give one super-category per class, or none at all")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -130,18 +125,15 @@ class ImageTable(Table):
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.ndim != 4:
-            raise DertsError(
-                f"images must be uint8 [n, height, width, channels], not {self.images.dtype} "
-                f"{list(self.images.shape)}: convert them, for example with derts.data.from_dataset"
-            )
+            found = f"{self.images.dtype} {list(self.images.shape)}"
+            wrong = f"images must be uint8 [n, height, width, channels], not {found}"
+            raise DertsError(f"{wrong}: convert them, for example with derts.data.from_dataset")
         self.check_labels("image")
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.image_shape))
-        return (
-            f"ImageTable({self.split}: {len(self)} images {shape}, "
-            f"{len(self.class_names)} classes, {self.device})"
-        )
+        about = f"{len(self)} images {shape}, {len(self.class_names)} classes, {self.device}"
+        return f"ImageTable({self.split}: {about})"
 
     @property
     def items(self) -> torch.Tensor:
