@@ -9,9 +9,8 @@ with_rotated_classes  four classes for every one: upright and rotated
 """
 
 from derts.data.dataset import from_dataset
-from derts.data.find import find_source, open_data
 from derts.data.glyphs import glyphs
-from derts.data.prepare import Prepared, prepare
+from derts.data.prepare import Prepared, find_source, open_data, prepare
 from derts.data.store import (
     StoreDescription,
     describe_store,

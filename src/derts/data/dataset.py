@@ -68,10 +68,9 @@ def _pairs(dataset: Any) -> Iterator[tuple[Any, Any]]:
         elif isinstance(sample, (tuple, list)) and len(sample) == 2:
             yield sample[0], sample[1]
         else:
-            raise DertsError(
-                f"sample {index} of the dataset is no pair (image, label) but a "
-                f"{type(sample).__name__}: wrap the dataset in one that gives pairs"
-            )
+            found = f"sample {index} of the dataset is no pair (image, label)"
+            fix = "wrap the dataset in one that gives pairs"
+            raise DertsError(f"{found} but a {type(sample).__name__}: {fix}")
 
 
 def _as_pillow(image: Any, index: int) -> Image.Image:
@@ -105,25 +104,19 @@ def _label(label: Any, index: int) -> int:
         label = label.item()
     if isinstance(label, (bool, int)):
         return int(label)
-    raise DertsError(
-        f"label {index} of the dataset is {label!r:.40}, not a whole number: "
-        "number the classes, for example with target_transform"
-    )
+    fix = "number the classes, for example with target_transform"
+    raise DertsError(f"label {index} of the dataset is {label!r:.40}, not a whole number: {fix}")
 
 
 def _names(values: list[int], given: Sequence[str] | None, dataset: Any) -> tuple[str, ...]:
+    if given is not None and len(given) == len(values):
+        return tuple(given)
+    names = getattr(dataset, "classes", None) if given is None else given
+    if names is None and "label" in (getattr(dataset, "features", None) or {}):
+        names = getattr(dataset.features["label"], "names", None)
+    if names is not None and values[0] >= 0 and values[-1] < len(names):
+        return tuple(str(names[value]) for value in values)
     if given is not None:
-        if len(given) == len(values):
-            return tuple(given)
-        if values[0] >= 0 and values[-1] < len(given):
-            return tuple(given[value] for value in values)
-        raise DertsError(
-            f"{len(given)} class names for {len(values)} labels from {values[0]} to {values[-1]}: "
-            "give one name per label"
-        )
-    own = getattr(dataset, "classes", None)
-    if own is None and "label" in (getattr(dataset, "features", None) or {}):
-        own = getattr(dataset.features["label"], "names", None)
-    if own is not None and values[0] >= 0 and values[-1] < len(own):
-        return tuple(str(own[value]) for value in values)
-    return tuple(str(value) for value in values)
+        found = f"{len(values)} labels from {values[0]} to {values[-1]}"
+        raise DertsError(f"{len(given)} class names for {found}: give one name per label")
+    return tuple(map(str, values))

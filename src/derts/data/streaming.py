@@ -50,20 +50,14 @@ class StreamedTable(ImageTable):
             del self._expected[0]
 
     def gather(self, indices: torch.Tensor) -> torch.Tensor:
-        future = next(
-            (
-                found
-                for expected, found in self._expected
-                if (expected.shape, expected.device) == (indices.shape, indices.device)
-                and torch.equal(expected, indices)
-            ),
-            None,
-        )
-        if future is None:
-            images, accept = self._fetch(indices)
+        for place, (expected, future) in enumerate(self._expected):
+            is_near = (expected.shape, expected.device) == (indices.shape, indices.device)
+            if is_near and torch.equal(expected, indices):
+                del self._expected[place]
+                images, accept = future.result()
+                break
         else:
-            self._expected[:] = [entry for entry in self._expected if entry[1] is not future]
-            images, accept = future.result()
+            images, accept = self._fetch(indices)
         accept()
         return images
 
