@@ -90,9 +90,8 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         features = self.features(pixels, products)
         support, query = features.tensor_split([pool.support.shape[1]], 1)
         adapted = self.adapt(support, send(pool.support_labels, self.device))
-        labels = send(pool.query_labels, self.device)
+        labels, logits = send(pool.query_labels, self.device), self.logits(adapted, query)
         smoothing = self.smoothing if self.training else 0.0
-        logits = self.logits(adapted, query)
         losses, accuracies = query_losses(logits, labels, smoothing)
         plain = query_losses(logits.detach(), labels)[0] if smoothing else losses.detach()
         return losses, plain, accuracies

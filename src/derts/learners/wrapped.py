@@ -107,16 +107,16 @@ class OwnLearner(Learner[Any]):
 
     def _find_dim(self, image_shape: tuple[int, int, int]) -> int:
         images = torch.zeros(2, *image_shape, dtype=torch.uint8, device=self.device)
-        was_training = [(module, module.training) for module in self.modules()]
+        training = [module for module in self.modules() if module.training]
         self.eval()
         try:
             with torch.no_grad():
                 features: object = self.backbone(self.embedding.inputs(images, self.dtype))
         finally:
-            for module, training in was_training:
-                module.training = training
+            for module in training:
+                module.training = True
+        shape = list(features.shape) if isinstance(features, Tensor) else type(features)
         if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
-            shape = list(features.shape) if isinstance(features, Tensor) else type(features)
             raise DertsError(
                 f"features of 2 images of shape {list(image_shape)} are {shape}, not [2, d]: "
                 "flatten what your model gives"

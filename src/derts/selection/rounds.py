@@ -133,8 +133,8 @@ class PoolStrategy(Strategy):
     def _drawn(self, context: Context, number: int) -> DrawnPool:
         drawn = self.draw(context, number)
         if context.learner.device.type == "cuda":
-            reference = drawn.reference and drawn.reference.pinned()
-            return replace(drawn, pool=drawn.pool.pinned(), reference=reference)
+            reference = drawn.reference and drawn.reference.pin_memory()
+            return replace(drawn, pool=drawn.pool.pin_memory(), reference=reference)
         return drawn
 
     def _start_round(self, context: Context) -> None:
@@ -156,28 +156,17 @@ class PoolStrategy(Strategy):
             self.random_batches, self.batches = rest * len(self.batches), []
         self._pool, self.position = drawn.pool, 0
         self.round += 1
-        self._log(context, drawn, choice, number, rest, before)
-
-    def _log(
-        self,
-        context: Context,
-        drawn: DrawnPool,
-        choice: Choice,
-        number: int,
-        rest: int,
-        before: dict[str, float],
-    ) -> None:
         if drawn.note and not self.noted:
             self.noted = True
             context.log({"event": "note", "update": context.update, "text": drawn.note})
-        seconds = context.clock.seconds.items()
+        seconds = clock.seconds.items()
         spent = {name: round(total - before.get(name, 0.0), 6) for name, total in seconds}
         about = {"event": "round", "round": number, "update": context.update}
         taken = {"seconds": {name: value for name, value in spent.items() if value}}
         resting = {"random": rest} if rest else {}
         context.log({**about, **taken, **choice.numbers(), **resting, **choice.parts(drawn)})
         if context.keep_round is not None and choice.estimate is not None:
-            with context.clock.phase("record"):
+            with clock.phase("record"):
                 record = RoundRecord.of(drawn, choice, context.images, number, context.update)
                 context.keep_round(record)
 

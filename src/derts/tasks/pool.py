@@ -128,16 +128,8 @@ class TaskPool:
         return replace(self, **changed)
 
     def relabelled(self, by: str, **tensors: Any) -> TaskPool:
-        """The same tasks with other `tensors` by name, and a recipe that says so.
-
-        >>> import torch
-        >>> labels = torch.tensor([[0, 1]])
-        >>> pool = TaskPool(labels, labels, labels, labels, labels, labels, way=2)
-        >>> pool.relabelled("majority vote", query_labels=torch.tensor([[1, 0]]))
-        TaskPool(1 tasks: 2 way, 2 support and 2 query images each; relabelled by majority vote)
-        """
-        recipe = self._noted(f"relabelled by {by}", len(self))
-        return replace(self, **tensors, recipe=recipe)
+        """The same tasks with other `tensors` by name, and a recipe that says so."""
+        return replace(self, **tensors, recipe=self._noted(f"relabelled by {by}", len(self)))
 
     def split(self, size: int) -> Iterator[TaskPool]:
         """Consecutive pools of `size` tasks, the last one perhaps shorter."""
@@ -151,7 +143,7 @@ class TaskPool:
         """The same pool in memory of its own."""
         return self._mapped(torch.Tensor.clone)
 
-    def pinned(self) -> TaskPool:
+    def pin_memory(self) -> TaskPool:
         """The same pool in page-locked memory, from which a GPU fetches without waiting."""
         return self._mapped(torch.Tensor.pin_memory)
 
@@ -167,11 +159,9 @@ class TaskPool:
         parts = [pool.tensors() for pool in pools]
         names = [name for name in parts[0] if all(name in part for part in parts)]
         joined = {name: torch.cat([part[name] for part in parts]) for name in names}
-        recipe: Recipe = {
-            "tasks": sum(map(len, pools)),
-            "changes": [f"{len(pools)} pools concatenated"],
-            "pools": [pool.recipe for pool in pools],
-        }
+        changes = [f"{len(pools)} pools concatenated"]
+        recipe: Recipe = {"tasks": sum(map(len, pools)), "changes": changes}
+        recipe["pools"] = [pool.recipe for pool in pools]
         return TaskPool(**joined, way=pools[0].way, recipe=recipe)
 
     def _checked(self) -> TaskPool:

@@ -65,27 +65,13 @@ class TaskSampler:
             for values in ((slots, labels) if true is labels else (slots, labels, true))
             for part in (slice(shot), slice(shot, count))
         ]
-        return TaskPool(
-            support=parts[0],
-            support_labels=parts[2],
-            query=parts[1],
-            query_labels=parts[3],
-            true_support_labels=parts[-2],
-            true_query_labels=parts[-1],
-            way=way,
-            classes=torch.from_numpy(self.numbers[classes]),
-            recipe={
-                "split": self.split,
-                "tasks": tasks,
-                "way": way,
-                "shot": shot,
-                "query": query,
-                "seed": str(seed),
-                "classes": self.classes,
-                "noise": None if noise is None else repr(noise),
-                **({"images": images} if images else {}),
-            },
-        )
+        support, query_images, support_labels, query_labels = parts[:4]
+        asked = {"tasks": tasks, "way": way, "shot": shot, "query": query, "seed": str(seed)}
+        named = {"classes": self.classes, "noise": None if noise is None else repr(noise)}
+        recipe = {"split": self.split, **asked, **named, **({"images": images} if images else {})}
+        known = torch.from_numpy(self.numbers[classes])
+        given = (support, support_labels, query_images, query_labels)
+        return TaskPool(*given, parts[-2], parts[-1], way, recipe, known)
 
     def _some(self, each: int, random: Random) -> tuple[Integers, Integers]:
         """Indices and sizes of classes of which at most `each` images are left, drawn uniformly."""

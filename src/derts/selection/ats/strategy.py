@@ -64,6 +64,11 @@ class DecisionInputs(NamedTuple):
         parts: Any = (part.to(device).clone() for part in self)
         return DecisionInputs(*parts)
 
+    def pinned_for(self, device: torch.device) -> DecisionInputs:
+        """The same from where a GPU can fetch it in the background; for a CPU as it is."""
+        parts: Any = self if device.type != "cuda" else (part.pin_memory() for part in self)
+        return DecisionInputs(*parts)
+
 
 class AdaptiveScheduler(Strategy):
     """Each update: score candidates, try a batch, learn from its reward, then pick the real one.
@@ -155,11 +160,9 @@ class AdaptiveScheduler(Strategy):
         following = context.update + 1
         self._ahead = following, self._drawer.submit(self._draw, context, following)
         step = min(int(context.progress * STEPS_OF_PROGRESS), STEPS_OF_PROGRESS - 1)
-        temperature = max(LEAST_TEMPERATURE, COOLING**self.steps)
-        values = torch.tensor([step]), torch.tensor([temperature])
-        if context.learner.device.type == "cuda":
-            values = values[0].pin_memory(), values[1].pin_memory()
-        return drawn._replace(step=values[0], temperature=values[1])
+        temperature = torch.tensor([max(LEAST_TEMPERATURE, COOLING**self.steps)])
+        inputs = drawn._replace(step=torch.tensor([step]), temperature=temperature)
+        return inputs.pinned_for(context.learner.device)
 
     def _draw(self, context: Context, update: int) -> DecisionInputs:
         """Candidates share as many different images as one meta-batch has, to cost less."""
@@ -170,13 +173,13 @@ class AdaptiveScheduler(Strategy):
         candidates = context.draw(count, "candidates", update, images)
         rewarding = context.draw_validation(context.meta_batch, "reward", update, images // 4)
         noise = gumbel(2, count, generator((context.seed, "ats", update)))
-        on_gpu = context.learner.device.type == "cuda"
+        device = context.learner.device
         return DecisionInputs(
-            *_ready(on_gpu, candidates, context.images),
-            *_ready(on_gpu, rewarding, context.validation_images),
-            noise.pin_memory() if on_gpu else noise,
+            *_named(device, candidates, context.images),
+            *_named(device, rewarding, context.validation_images),
+            noise,
             *(torch.zeros(1),) * 2,
-        )
+        ).pinned_for(device)
 
     def _decide(self, context: Context, inputs: DecisionInputs) -> Tensor:
         """Try a batch, learn from its reward, and choose the real one: positions [meta_batch]."""
@@ -255,13 +258,11 @@ class AdaptiveScheduler(Strategy):
             self.baseline = torch.tensor(baseline, dtype=torch.float64, device=self.device)
 
 
-def _ready(on_gpu: bool, pool: TaskPool, table: ImageTable) -> tuple[TaskPool, Tensor, Tensor]:
-    """A pool and its `named_images`, from where a device can fetch them in the background.
-
-    For a GPU the last image is named a few times more: convolutions of a size that they have not
-    met take long to plan.
+def _named(
+    device: torch.device, pool: TaskPool, table: ImageTable
+) -> tuple[TaskPool, Tensor, Tensor]:
+    """A pool and its `named_images`; for a GPU the last image is named a few times more:
+    convolutions of a size that they have not met take long to plan.
     """
     images, places = named_images(torch.cat((pool.support, pool.query), 1), len(table))
-    if not on_gpu:
-        return pool, images, places
-    return pool.pinned(), in_round_numbers(images).pin_memory(), places.pin_memory()
+    return pool, in_round_numbers(images) if device.type == "cuda" else images, places
