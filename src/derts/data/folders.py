@@ -40,14 +40,10 @@ def split_by_class(
     """
     count = len(class_names)
     if count < len(SPLITS):
-        raise DertsError(
-            f"{count} classes cannot be split into train, val and test: add classes, or make the "
-            "folders train/, val/ and test/ yourself"
-        )
+        fix = "add classes, or make the folders train/, val/ and test/ yourself"
+        raise DertsError(f"{count} classes cannot be split into train, val and test: {fix}")
     if not (min(fractions) >= 0 and abs(sum(fractions) - 1) <= 1e-6):  # nan is refused too
-        raise DertsError(
-            f"split fractions {fractions} must be three shares that sum to 1, such as 0.64 0.16 0.2"
-        )
+        raise DertsError(f"split fractions {fractions} must sum to 1, such as 0.64 0.16 0.2")
     wanted = [max(1, round(count * fraction)) for fraction in fractions]
     while sum(wanted) != count:
         step = 1 if sum(wanted) < count else -1
@@ -72,9 +68,7 @@ def _list_splits(folders: dict[str, Path], listing: Listing) -> dict[str, Listed
         found = _list_classes(folder, listing)
         if not found:
             least = f"{listing.min_images} images" if listing.min_images > 1 else "an image"
-            raise DertsError(
-                f"{folder} has no class folder with {least}: put images in, or remove the folder"
-            )
+            raise DertsError(f"{folder} has no class folder with {least}: add some, or remove it")
         splits[split] = _as_split(folder, found)
     return splits
 

@@ -35,6 +35,8 @@ from derts.data.sources import (
 )
 from derts.errors import DertsError
 
+_AGAIN = "download it again"
+
 
 def detect(path: Path) -> Source | None:
     """The source in `path`, or in a folder of it with a known name, in one of these forms."""
@@ -114,10 +116,8 @@ def _list_pickle(split: str, path: Path) -> ListedSplit:
     pixels = fields.get("image_data", fields.get("data"))
     if not isinstance(pixels, np.ndarray) or not {"class_dict", "labels"} & fields.keys():
         held = ", ".join(fields) or "no dictionary"
-        raise DertsError(
-            f"{path} must hold image_data with class_dict, or data with labels, but holds {held}: "
-            "use another distribution of mini-ImageNet"
-        )
+        wanted = "image_data with class_dict, or data with labels"
+        raise DertsError(f"{path} must hold {wanted}, but holds {held}: use another distribution")
     pixels = checked_pixels(path, pixels)
     if "class_dict" in fields:
         names = _names_of_class_dict(path, fields["class_dict"], len(pixels))
@@ -136,15 +136,11 @@ def _names_of_class_dict(path: Path, class_dict: Any, count: int) -> list[str]:
     for name, numbers in class_dict.items() if isinstance(class_dict, dict) else ():
         for number in as_list(numbers, path):
             if not isinstance(number, int) or not 0 <= number < count:
-                raise DertsError(
-                    f"{path}: class_dict names image {number!r} of {count}: download it again"
-                )
+                raise DertsError(f"{path}: class_dict names image {number!r} of {count}: {_AGAIN}")
             name_of[number] = as_text(name)
     if len(name_of) < count:
         missing = count - len(name_of)
-        raise DertsError(
-            f"{path}: {missing:,} images are in no class of class_dict: download it again"
-        )
+        raise DertsError(f"{path}: {missing:,} images are in no class of class_dict: {_AGAIN}")
     return [name_of[number] for number in range(count)]
 
 
@@ -155,10 +151,8 @@ def _list_tiered(split: str, path: Path) -> ListedSplit:
     fields = load_fields(label_path)
     key = "label_specific" if "label_specific" in fields else "labels"
     if key not in fields:
-        raise DertsError(
-            f"{label_path} has neither label_specific nor labels but "
-            f"{', '.join(fields) or 'no dictionary'}: download it again"
-        )
+        held = ", ".join(fields) or "no dictionary"
+        raise DertsError(f"{label_path} has neither label_specific nor labels but {held}: {_AGAIN}")
     images: list[Pixels] | Pixels
     if path.suffix == ".npz":
         # These arrays were decoded by OpenCV, which puts blue first.
@@ -171,7 +165,7 @@ def _list_tiered(split: str, path: Path) -> ListedSplit:
     if "label_general" in fields:
         general = _numbers(fields, "label_general", label_path)
         if len(general) != len(given):
-            raise DertsError(f"label_general in {label_path} is cut short: download it again")
+            raise DertsError(f"label_general in {label_path} is cut short: {_AGAIN}")
         categories = _names(fields, "label_general_str", general[first], label_path)
     names = _names(fields, "label_specific_str", numbers, label_path)
     # Two kinds of crane are two classes: later ones are numbered.
@@ -188,7 +182,7 @@ def _png_images(path: Path) -> list[Pixels]:
     if not isinstance(arrays, list) or not all(
         isinstance(array, np.ndarray) and array.dtype == np.uint8 for array in arrays
     ):
-        raise DertsError(f"{path} holds no list of encoded images: download it again")
+        raise DertsError(f"{path} holds no list of encoded images: {_AGAIN}")
     return arrays
 
 
@@ -198,7 +192,7 @@ def _numbers(fields: dict[str, Any], key: str, path: Path) -> NDArray[np.int64]:
     except ValueError:  # lists of several lengths
         numbers = np.array(None)
     if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
-        raise DertsError(f"{key} in {path} is no list of whole numbers: download it again")
+        raise DertsError(f"{key} in {path} is no list of whole numbers: {_AGAIN}")
     return numbers.astype(np.int64)
 
 
@@ -210,7 +204,7 @@ def _names(
         return tuple(str(number) for number in numbers.tolist())
     texts = as_list(fields[key], path)
     if not 0 <= numbers.min(initial=0) <= numbers.max(initial=0) < len(texts):
-        raise DertsError(f"{key} in {path} has no text for every label: download it again")
+        raise DertsError(f"{key} in {path} has no text for every label: {_AGAIN}")
     return tuple(as_text(texts[number]) for number in numbers.tolist())
 
 
@@ -222,13 +216,11 @@ def _list_packs(split: str, *paths: Path) -> ListedSplit:
         arrays = load_npz(path, "data", "offsets", "labels", "class_names")
         data, offsets, labels, class_names = arrays
         if not all(array.ndim == 1 for array in arrays) or not _in_range(*arrays):
-            raise DertsError(
-                f"{path} has offsets or labels out of range or number: download it again"
-            )
+            raise DertsError(f"{path} has offsets or labels out of range or number: {_AGAIN}")
         if _has_categories(path):
             [categories] = load_npz(path, "categories")
             if categories.shape != class_names.shape:
-                raise DertsError(f"{path} has no category for every class: download it again")
+                raise DertsError(f"{path} has no category for every class: {_AGAIN}")
             category_of.update(zip(map(str, class_names), map(str, categories), strict=True))
         names += [str(name) for name in class_names[labels]]
         files += [data[start:end] for start, end in pairwise(offsets.tolist())]
@@ -259,15 +251,13 @@ def load_npz(path: Path, *names: str) -> list[NDArray[Any]]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
             missing = [name for name in names if name not in held]
             if missing:
-                raise DertsError(
-                    f"{path} has no array {missing[0]!r}, only {', '.join(held.files[:6])}: "
-                    "download it again, or use another distribution of the data set"
-                )
+                only = ", ".join(held.files[:6])
+                raise DertsError(f"{path} has no array {missing[0]!r}, only {only}: {_AGAIN}")
             return [np.asarray(held[name]) for name in names]
     except DertsError:
         raise
     except Exception as error:  # what a damaged archive raises can be anything
-        raise DertsError(f"{path} is no readable .npz ({error}): download it again") from error
+        raise DertsError(f"{path} is no readable .npz ({error}): {_AGAIN}") from error
 
 
 def _has_categories(path: Path) -> bool:

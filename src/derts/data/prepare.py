@@ -250,10 +250,8 @@ class _Preparation:
         split, (_, name, reason) = broken[0]
         first = f"the first is {name} in {split} ({reason})"
         if not skip_broken:
-            raise DertsError(
-                f"{len(broken):,} of the images cannot be read, {first}: "
-                "remove or replace them, or pass skip_broken=True (--skip-broken)"
-            )
+            fix = "remove or replace them, or pass skip_broken=True (--skip-broken)"
+            raise DertsError(f"{len(broken):,} of the images cannot be read, {first}: {fix}")
         return [f"left out {len(broken):,} broken images, {first}"]
 
     def finish(self) -> dict[str, SplitEntry]:

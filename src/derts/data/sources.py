@@ -73,10 +73,8 @@ def split_in_memory(
 ) -> ListedSplit:
     """A split whose images were read from files at these paths; there must be a label for each."""
     if len(contents) != len(labels):
-        raise DertsError(
-            f"split {split!r} has {len(contents):,} images but {len(labels):,} labels: "
-            f"download {paths[-1].name} again"
-        )
+        wrong = f"split {split!r} has {len(contents):,} images but {len(labels):,} labels"
+        raise DertsError(f"{wrong}: download {paths[-1].name} again")
     identity = tuple(f"{path.name}\0{_sample_digest(path)}" for path in paths)
     return ListedSplit(class_names, labels, contents, identity, None, categories)
 
@@ -84,10 +82,8 @@ def split_in_memory(
 def checked_pixels(path: Path, pixels: NDArray[Any]) -> Pixels:
     """An array of the file at `path`, which must be uint8 [n, height, width, 1 or 3]."""
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] not in (1, 3):
-        raise DertsError(
-            f"{path.name} holds images as {pixels.dtype} {list(pixels.shape)}, not uint8 "
-            "[n, height, width, 1 or 3]: rebuild it or use another distribution"
-        )
+        wrong = f"{path.name} holds images as {pixels.dtype} {list(pixels.shape)}"
+        raise DertsError(f"{wrong}, not uint8 [n, height, width, 1 or 3]: rebuild it")
     return pixels
 
 
@@ -120,10 +116,8 @@ def check_memory(paths: list[Path]) -> None:
         return
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory:
-        raise DertsError(
-            f"{paths[0].parent} has {size / 1e9:.1f} GB of arrays and the memory is "
-            f"{memory / 1e9:.1f} GB: prepare it on a larger machine, or unpack it to class folders"
-        )
+        wrong = f"{size / 1e9:.1f} GB of arrays do not fit a memory of {memory / 1e9:.1f} GB"
+        raise DertsError(f"{paths[0].parent}: {wrong}: prepare it on a larger machine")
 
 
 def _sample_digest(path: Path) -> str:
