@@ -30,10 +30,8 @@ class ANIL(ProductLearner[Head]):
         per_task_statistics: bool = False,
     ) -> None:
         super().__init__(backbone, way, smoothing, per_task_statistics)
-        self.inner_steps = inner_steps
-        self.inner_lr = inner_lr
-        self.feature_scale = feature_scale
-        self.first_order = first_order
+        self.inner_steps, self.inner_lr = inner_steps, inner_lr
+        self.feature_scale, self.first_order = feature_scale, first_order
         dim = int(backbone.dim)  # type: ignore[arg-type]
         # zeros: before it has seen a support set the head prefers no class
         self.head_weight = nn.Parameter(torch.zeros(way, dim))

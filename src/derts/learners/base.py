@@ -51,10 +51,8 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         per_task_statistics: bool = False,
     ) -> None:
         super().__init__()
-        self.backbone = backbone
-        self.way = way
-        self.smoothing = smoothing
-        self.per_task_statistics = per_task_statistics
+        self.backbone, self.way = backbone, way
+        self.smoothing, self.per_task_statistics = smoothing, per_task_statistics
         self.embedding = Embedding(backbone)
 
     @property

@@ -61,10 +61,8 @@ class MAML(Learner[AdaptedNetwork]):
         smoothing: float = 0.0,
     ) -> None:
         super().__init__(backbone, way, smoothing)
-        self.inner_steps = inner_steps
-        self.inner_lr = inner_lr
-        self.feature_scale = feature_scale
-        self.first_order = first_order
+        self.inner_steps, self.inner_lr = inner_steps, inner_lr
+        self.feature_scale, self.first_order = feature_scale, first_order
         self.network = _Network(self, way)
 
     def features(self, images: Tensor, products: Tensor | None = None) -> Tensor:

@@ -38,16 +38,13 @@ class SwapNoise:
     limit: int = 10
 
     def __post_init__(self) -> None:
-        if self.rate < 0 or self.limit < 0:
-            raise DertsError(
-                f"swap noise needs rate and limit of at least 0, not {self.rate} and {self.limit}"
-            )
+        if min(self.rate, self.limit) < 0:
+            wrong = f"{self.rate} and {self.limit}"
+            raise DertsError(f"swap noise needs rate and limit of at least 0, not {wrong}")
 
     def apply(self, slots: Integers, labels: Integers, random: Random) -> Noised:
         tasks, way, count = slots.shape
-        size = way * count
-        # flat[i] is the place, before noise, of what is at place i now
-        flat = np.arange(tasks * size)
+        flat = np.arange(slots.size)  # the place, before noise, of what is at each place now
         if way > 1:
             for first, second in zip(*self._swaps(tasks, way, count, random), strict=True):
                 flat[first], flat[second] = flat[second], flat[first]

@@ -83,22 +83,22 @@ class TaskSampler:
         return np.concatenate(groups), np.minimum(self.sizes, each)
 
     def _check(self, tasks: int, way: int, shot: int, query: int) -> None:
+        wanted, classes, smallest = shot + query, len(self.sizes), int(self.sizes.argmin())
         if min(tasks, way, shot, query) < 1:
             raise DertsError(
                 f"tasks {tasks}, way {way}, shot {shot}, query {query}: each must be at least 1"
             )
-        if way > len(self.sizes):
+        if way > classes:
             raise DertsError(
-                f"way {way} needs {way} classes but {self.split!r} offers {len(self.sizes)}: "
-                f"lower --tasks.way to {len(self.sizes)} or add classes"
+                f"way {way} needs {way} classes but {self.split!r} offers {classes}: "
+                f"lower --tasks.way to {classes} or add classes"
             )
-        smallest = int(self.sizes.argmin())
-        if self.sizes[smallest] < shot + query:
+        if self.sizes[smallest] < wanted:
             raise DertsError(
                 f"class {self.class_names[smallest]!r} of {self.split!r} has "
-                f"{self.sizes[smallest]} images but shot {shot} + query {query} needs "
-                f"{shot + query}: add images, leave the class out (derts data prepare "
-                f"--min-images {shot + query}), or lower shot or query"
+                f"{self.sizes[smallest]} images but shot {shot} + query {query} needs {wanted}: "
+                f"add images, leave the class out (derts data prepare --min-images {wanted}), or "
+                "lower shot or query"
             )
 
 
@@ -106,10 +106,6 @@ def draw_distinct(sizes: Integers, count: int, random: Random) -> Integers:
     """int64 [rows, count]: per row, `count` different numbers from 0 to its size [rows] − 1.
 
     Every ordered choice is equally likely. The cost does not depend on the sizes.
-
-    >>> rows = draw_distinct(np.array([1000, 3]), 3, numpy_generator(0))
-    >>> sorted(rows[1].tolist())
-    [0, 1, 2]
     """
     few = sizes < 2 * count  # so few to choose from that most draws would be duplicates
     found = np.empty((len(sizes), count), np.int64)

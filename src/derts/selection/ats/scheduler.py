@@ -58,11 +58,6 @@ def sample_in_order(
 
     Returns positions [count] and the log-probability of drawing them in that order. `noise` [T] is
     a row of `gumbel`.
-
-    >>> noise = gumbel(1, 2, torch.Generator().manual_seed(0))[0]
-    >>> picked, likelihood = sample_in_order(torch.tensor([0.0, 50.0]), 2, noise)
-    >>> picked.tolist(), round(float(likelihood), 6)
-    ([1, 0], 0.0)
     """
     order = (scores.detach() + noise).topk(count).indices
     turn = torch.arange(count, device=scores.device)
