@@ -37,6 +37,7 @@ QUICK = {
         "--strategy.pool", "20", "--evaluation.tasks", "5", "--evaluation.query", "3", "--quiet",
     ],
     "inspect": ["--quiet"],
+    "clean": ["--quiet"],
 }  # fmt: skip
 
 
@@ -94,7 +95,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["docs/own-data.md", "README.md", "docs/index.md"])
+@pytest.mark.parametrize("page", ["docs/own-data.md", "docs/wrong-labels.md", "README.md", "docs/index.md"])
 def test_a_new_user_can_follow(
     page: str, photos: Path, in_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_new_user_can_follow(
         for number in range(3):
             shutil.copy(photos / name / f"{number:02d}.png", in_folder / "my-examples" / name)
     shutil.copytree(photos / "letter-04", in_folder / "inbox")
+    (in_folder / "review.csv").write_text("path,split,class,decision,new class\n")
     followed = commands(ROOT / page)
     assert len(followed) >= 4
     for words in followed:
