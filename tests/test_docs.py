@@ -95,7 +95,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["docs/own-data.md", "docs/wrong-labels.md", "README.md", "docs/index.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/own-data.md", "docs/wrong-labels.md", "README.md", "docs/index.md"]
+)
 def test_a_new_user_can_follow(
     page: str, photos: Path, in_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
