@@ -28,10 +28,7 @@ USUAL_RATIO = 0.3
 
 @dataclass(frozen=True)
 class Setting:
-    """One training run but for its seed, in the paper's terms; `classes` 0 means all.
-
-    `select` is --strategy.select where a recipe decides it, else empty.
-    """
+    """One training run but for its seed; `classes` 0: all, `select` "": the strategy's own."""
 
     dataset: str
     way: int
@@ -119,20 +116,12 @@ def _read(name: str) -> str:
 
 @cache
 def read_recipe(name: str) -> dict[str, Any]:
-    """A recipe file as nested dictionaries.
-
-    >>> read_recipe("common")["run"]["meta_batch"]
-    32
-    """
+    """A recipe file as nested dictionaries."""
     return tomllib.loads(_read(f"recipes/{name}.toml"))
 
 
 def chosen_names(words: Sequence[str]) -> tuple[str, ...]:
-    """The names asked for, `all` written out, each once.
-
-    >>> chosen_names(["table2", "all"])[:3]
-    ('table2', 'table1', 'table3')
-    """
+    """The names asked for, `all` written out, each once."""
     if not words:
         raise DertsError(f"nothing to reproduce: name some of {', '.join(NAMES)}, or all")
     found: list[str] = []
@@ -180,15 +169,11 @@ def _is_of(row: dict[str, Any], setting: Setting, fraction: float) -> bool:
 
 
 def with_references(found: Sequence[Cell]) -> list[Cell]:
-    """Cells, and those of random sampling from which their differences are taken.
-
-    >>> len(cells("case-study")), len(with_references(cells("case-study")))
-    (2, 3)
-    """
-    wanted = {(cell.setting, cell.fraction): cell for cell in found}
+    """Cells, and those of random sampling from which their differences are taken."""
+    wanted = {cell.key: cell for cell in found}
     for cell in found:
         random = replace(cell, setting=cell.setting.of("random"), paper=None, paper_interval=None)
-        wanted.setdefault((random.setting, cell.fraction), random)
+        wanted.setdefault(random.key, random)
     return list(wanted.values())
 
 

@@ -35,8 +35,8 @@ DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionEr
 class CellResult:
     """One cell with one seed: right answers of each test task, and how they were come by.
 
-    weights_of_update  the update whose weights were evaluated
-    random_share       share of the updates after the warm-up that trained on random tasks
+    `weights_of_update` were evaluated; `random_share` of the updates after the warm-up trained on
+    random tasks.
     """
 
     seed: int
@@ -59,6 +59,11 @@ class CellResult:
     def accuracy(self) -> float:
         """Mean over test tasks, percent."""
         return 100 * sum(self.correct) / (self.questions * len(self.correct))
+
+    @property
+    def only_warm_up(self) -> bool:
+        """Whether training had not come to the strategy yet: random tasks up to here."""
+        return 0 < self.weights_of_update <= int(self.setting("strategy", "warmup", 0))
 
     @property
     def measured_on(self) -> str:
@@ -172,10 +177,7 @@ def _result(row: dict[str, Any], config: dict[str, Any], maker: dict[str, Any]) 
 
 
 def known_results(folder: Path) -> Known:
-    """What result files hold of runs whose folders are gone, such as those of a lent machine.
-
-    Results are known by their config, so that only those of today's recipes count.
-    """
+    """What result files hold of runs whose folders are gone, known by today's configs."""
     files = sorted(folder.glob("reproduce-*.json"))
     files = [file for file in files if not file.stem.endswith("-curves")]
     if not files:
@@ -184,8 +186,8 @@ def known_results(folder: Path) -> Known:
             "as OUT/report of an earlier derts reproduce"
         )
     known = {}
-    for one in (one for file in files for seeds in load_results(file)[1].values()
-                for one in seeds.values()):  # fmt: skip
+    groups = (seeds for file in files for seeds in load_results(file)[1].values())
+    for one in (one for seeds in groups for one in seeds.values()):
         try:
             config = with_values(TrainConfig(), one.config, "a result file")
             known[run_key(config, str(one.config.get("data"))), one.updates] = one

@@ -28,7 +28,6 @@ from derts.paper.runs import (
     estimated_seconds,
     make_runs,
     point,
-    seconds_per_update,
     seeds_in,
     to_run,
 )
@@ -94,10 +93,8 @@ class Experiment:
     def told_of_known(self) -> str:
         """How much of what is asked for result files tell."""
         wanted = [self.is_known(cell, run) for cell in self.cells for run in self.runs_of(cell)]
-        text = f"--known has {sum(wanted)} of {len(wanted)} results"
-        if any(wanted):
-            return text
-        return f"{text}: its own may be of another --preset, --updates-scale, --dataset or recipe"
+        hint = ": its own may be of another --preset, --updates-scale, --dataset or recipe"
+        return f"--known has {sum(wanted)} of {len(wanted)} results{'' if any(wanted) else hint}"
 
     def plan(self, devices: Sequence[str]) -> str:
         """Every cell with its state and estimated time, as text.
@@ -108,7 +105,6 @@ class Experiment:
 
         cuda = devices[0].startswith("cuda")
         accelerator = torch.cuda.get_device_name(devices[0]) if cuda else "none"
-        measured = seconds_per_update(self.out, accelerator)
         rows: list[tuple[str, ...]] = [("cell", "updates", "estimated time", "state")]
         counted: dict[Path, int] = {}
         total, finished, assumed = 0.0, 0, ""
@@ -116,7 +112,7 @@ class Experiment:
             mine, lacking = self.runs_of(cell), self.lacking(cell)
             updates, work, word = point(mine[0].config, cell.fraction), 0.0, ""
             for run in lacking:
-                seconds, word = estimated_seconds(run, measured, devices[0])
+                seconds, word = estimated_seconds(run, devices[0], accelerator)
                 work += seconds * max(0, updates - counted.get(run.folder, 0))
                 counted[run.folder] = max(updates, counted.get(run.folder, 0))
             state = f"{len(lacking)} of {len(mine)} seeds to run" if lacking else "finished"
@@ -135,11 +131,8 @@ class Experiment:
             f"about {duration(total / len(devices))} left on {where}"
         )
 
-    def measured(self) -> tuple[Runs, Results]:
-        """The runs of the named tables and of random sampling beside them, and what they hold.
-
-        With every seed that is there, asked for or not.
-        """
+    def _measured(self) -> tuple[Runs, Results]:
+        """All runs of the named tables and of random sampling, whatever seed; what they hold."""
         whole = with_references([cell for name in self.names for cell in cells(name)])
         known = {one.seed for one in self.known.values()}
         seeds = sorted({*self.seeds, *seeds_in(self.out), *known})
@@ -147,16 +140,15 @@ class Experiment:
         return runs, collect(whole, runs, self.known)
 
     def write_reports(self, source: Path | None) -> list[Path]:
-        """Print reports of the cells asked for; write those of the whole tables.
+        """Print reports of the cells asked for; write those of the whole tables; the files written.
 
-        They are written as Markdown, HTML and, unless they come from files in `source`, as JSON.
-        Returns the files written.
+        Markdown, HTML and, unless they come from files in `source`, JSON.
         """
         if source is not None:
             self._check_source(source)
         folder = self.out / "report"
         folder.mkdir(parents=True, exist_ok=True)
-        runs, held = self.measured() if source is None else ({}, {})
+        runs, held = self._measured() if source is None else ({}, {})
         written: list[Path] = []
         for name in self.names:
             asked = [cell for cell in self.cells if cell.table == name]

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from derts.data import open_data
@@ -71,11 +72,7 @@ def draw_figures(name: str, runs: Runs, file: Path, source: Path | None) -> list
 
 
 def curves_file(file: Path) -> Path:
-    """Where the curves of a result file are kept.
-
-    >>> curves_file(Path("results/reproduce-figure2.json")).name
-    'reproduce-figure2-curves.json'
-    """
+    """Where the curves of a result file are kept."""
     return file.with_name(f"{file.stem}-curves.json")
 
 
@@ -149,13 +146,10 @@ def _draw_line(axes: Any, runs: Sequence[Curve], key: str) -> None:
     by_update = [dict(zip(run.updates, getattr(run, key), strict=True)) for run in runs]
     updates = [at for at in runs[0].updates if all(at in values for values in by_update)]
     points = [over_seeds([values[at] for values in by_update]) for at in updates]
-    means = [point.mean for point in points]
-    band = None
-    if len(runs) > 1:
-        low = [point.mean - point.interval for point in points]
-        band = low, [point.mean + point.interval for point in points]
-    strategy = runs[0].strategy
-    draw_band(axes, updates, means, band, strategy, COLORS[strategy])
+    pairs = [(point.mean, point.interval) for point in points]
+    means, half = np.array(pairs).reshape(-1, 2).T
+    band = (means - half, means + half) if len(runs) > 1 else None
+    draw_band(axes, updates, means, band, runs[0].strategy, COLORS[runs[0].strategy])
 
 
 def draw_case_studies(runs: Runs) -> list[Path]:

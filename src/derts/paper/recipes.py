@@ -11,6 +11,7 @@ from typing import Any
 
 from derts.config import StrategyConfig, TrainConfig
 from derts.config_file import apply_presets, as_values, with_values
+from derts.data import open_data
 from derts.errors import DertsError
 from derts.paper.cells import SHORT_NAMES, Setting, paper, read_recipe
 
@@ -29,9 +30,8 @@ WITHOUT_EFFECT = ("hardware", "log_every", "checkpoint_every", "validate_every")
 class Scale:
     """How the runs asked for differ from the recipes.
 
-    data     store by data set name; every data set is "glyphs" where glyphs stand in for all
-    updates  multiplies updates, warm-up and evaluation points
-    presets  presets of `derts train` on top of the recipes
+    Stores by data set name ("glyphs" for all), what updates, warm-up and evaluation points are
+    multiplied by, and presets of `derts train` on top.
     """
 
     data: Mapping[str, str]
@@ -53,15 +53,11 @@ class Scale:
         """What a reader must know, in sentences."""
         found = []
         if self.glyphs:
-            changed = json.dumps(read_recipe("common")["glyphs"]).replace('"', "")
-            found.append(
-                f"Run on the built-in glyphs instead of ImageNet, and smaller ({changed[1:-1]}): "
-                "this shows that everything runs, not who is right."
-            )
+            what = "Run on the built-in glyphs instead of ImageNet, and smaller"
+            found.append(f"{what}: this shows that everything runs, not who is right.")
         if self.updates != 1:
-            found.append(
-                f"Updates, warm-up and evaluation points are {self.updates:g} times the paper's."
-            )
+            times = f"{self.updates:g} times the paper's"
+            found.append(f"Updates, warm-up and evaluation points are {times}.")
         if self.presets:
             found.append(f"Presets on top of the recipe: {', '.join(self.presets)}.")
         return found
@@ -73,20 +69,18 @@ def parse_datasets(words: Sequence[str]) -> dict[str, str]:
     >>> parse_datasets(["mini=stores/mini"])
     {'mini-imagenet': 'stores/mini'}
     """
+    if tuple(words) == ("glyphs",):
+        return dict.fromkeys(SHORT_NAMES.values(), "glyphs")
     found: dict[str, str] = {}
-    if "glyphs" in words and len(words) > 1:
-        raise DertsError("--dataset glyphs stands in for all data sets: give no other beside it")
     for word in words:
         name, _, path = word.partition("=")
         name = SHORT_NAMES.get(name, name)
-        if word == "glyphs":
-            found |= dict.fromkeys(SHORT_NAMES.values(), "glyphs")
-        elif name in SHORT_NAMES.values() and path not in ("", "glyphs"):
-            found[name] = path
-        else:
+        if name not in SHORT_NAMES.values() or path in ("", "glyphs"):
             raise DertsError(
-                f"--dataset {word!r} is not understood: write mini=PATH, tiered=PATH or glyphs"
+                f"--dataset {word!r} is not understood: write mini=PATH, tiered=PATH, or glyphs "
+                "alone, which stands in for both"
             )
+        found[name] = path
     return found
 
 
@@ -104,8 +98,8 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
     layers += [common["few_classes"]] if setting.classes else []
     layers += [common["noisy"]] if setting.noise else []
     config = TrainConfig()
-    for values in layers:
-        config = with_values(config, values, "common.toml")
+    for layer in layers:
+        config = with_values(config, layer, "common.toml")
     presets = strategy.get("presets", [])
     presets = strategy.get("noisy_presets", presets) if setting.noise else presets
     config = apply_presets(presets, config)
@@ -114,18 +108,14 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
     chosen |= {} if setting.weights else {"weights": "none"}
     updates = max(1, round(scale.updates * setting.updates))
     chosen["warmup"] = round(scale.updates * common["warmup"][noise][setting.learner])
+    tasks = {"way": setting.way, "shot": setting.shot, **common["noise"][noise]}
     values = {
         "data": scale.data.get(setting.dataset, setting.dataset),
         "seed": seed,
         "updates": updates,
         "validate_every": max(1, round(updates / common["validations"])),
         "model": {"backbone": setting.backbone},
-        "tasks": {
-            "way": setting.way,
-            "shot": setting.shot,
-            "classes": class_list(setting.classes, scale.glyphs),
-            **common["noise"][noise],
-        },
+        "tasks": {**tasks, "classes": class_list(setting.classes, scale.glyphs)},
         "strategy": chosen,
     }
     config = with_values(config, values, "recipe")
@@ -149,17 +139,11 @@ def _with_presets(config: TrainConfig, names: Sequence[str]) -> TrainConfig:
 
 @cache
 def class_list(count: int, glyphs: bool = False) -> tuple[str, ...]:
-    """The paper's 16 or 32 mini-ImageNet training classes, or so many characters; 0: no list.
-
-    >>> len(class_list(16)), class_list(16)[0]
-    (16, 'n02823428')
-    """
+    """The paper's 16 or 32 mini-ImageNet training classes, or so many characters; 0: no list."""
     if not count:
         return ()
     if glyphs:
-        from derts.data import glyphs as draw_glyphs
-
-        return draw_glyphs()["train"].class_names[:count]
+        return open_data("glyphs")["train"].class_names[:count]
     return tuple(paper()["class_lists"][str(count)])
 
 
@@ -168,10 +152,6 @@ def run_key(config: TrainConfig, dataset: str) -> str:
 
     Left out are WITHOUT_EFFECT, the path of the data, and what the strategy does not read. How
     often a run is validated counts where its weights are those that were best.
-
-    >>> slow = TrainConfig(log_every=1)
-    >>> run_key(slow, "glyphs") == run_key(TrainConfig(), "glyphs")
-    True
     """
     values = as_values(config.resolved())
     values["data"] = dataset

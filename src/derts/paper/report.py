@@ -26,10 +26,9 @@ HEAD = ("setting", "learner", "training", "by")
 NOT_RUN, SAME_AS_RANDOM = "not run", "= random"
 LEGEND = {
     "accuracy": (
-        "Accuracy in % on clean test tasks of classes never trained on. ± is the 95% interval: in "
-        "the paper's rows over test tasks of one run, in ours over seeds (Student's t; none for a "
-        "single seed). Differences are paired by seed. Green: at least the paper's number, after "
-        "as many updates where the paper has such a number."
+        "Accuracy in % on clean test tasks of unseen classes. ± is the 95% interval: the paper's "
+        "over test tasks, ours over seeds. Differences are paired by seed. Green: at least the "
+        "paper's number, after as many updates where the paper has such a number."
     ),
     "seconds": (
         "Seconds per update after the warm-up, evaluation and checkpoints left out. ± is the 95% "
@@ -168,12 +167,8 @@ def _about(made: Sequence[CellResult]) -> Iterable[str]:
 
 @dataclass(frozen=True)
 class _Group:
-    """What differs in nothing but the strategy, at one point of training.
-
-    seeds   our results by strategy and seed
-    recipe  the strategies that the recipe runs
-    theirs  the paper's number for each strategy, where it has one
-    """
+    """One point of training: our results by strategy and seed, the strategies of the recipe, and
+    the paper's numbers."""
 
     setting: Setting
     at: float
@@ -202,12 +197,11 @@ class _Group:
         most = max(len(found) for found in values.values())
         shown = []
         for name in columns:
-            text = "" if name != "random" and name not in self.recipe else NOT_RUN
+            text = NOT_RUN if name in {"random", *self.recipe} else ""
             text = SAME_AS_RANDOM if name == "random-votes" and not self.setting.noise else text
-            if values[name]:
+            if count := len(values[name]):
                 text = over_seeds(list(values[name].values())).shown("", digits)
-                fewer = len(values[name]) < most
-                text += f" ({len(values[name])} of {most} seeds)" if fewer else ""
+                text += f" ({count} of {most} seeds)" if count < most else ""
                 text += "".join(sorted({mark(one) for one in self.seeds[name].values()}))
             shown.append(text)
         wins = frozenset(
@@ -217,10 +211,10 @@ class _Group:
         )
         wanted = round(self.at * self.setting.updates)
         updates = sorted({one.updates for one in self.made})
-        count = " or ".join(map(str, updates or [wanted]))
+        after = " or ".join(map(str, updates or [wanted]))
         if not self.theirs and updates not in ([], [wanted]):
-            count += f" (recipe {wanted})"
-        yield ReportRow((*head, "ours", *shown, str(most or ""), count), wins)
+            after += f" (recipe {wanted})"
+        yield ReportRow((*head, "ours", *shown, str(most or ""), after), wins)
         gains = [self._gain(name, values[name], values["random"], digits) for name in columns]
         if any(gains):
             yield ReportRow((*head, "ours − random", *gains, "", ""))
@@ -231,11 +225,7 @@ class _Group:
         both = sorted(values.keys() & random.keys())
         if name == "random" or not both:
             return ""
-        # whether training had not come to the strategy yet: random tasks up to here
-        if all(
-            0 < one.weights_of_update <= int(one.setting("strategy", "warmup", 0))
-            for one in self.seeds[name].values()
-        ):
+        if all(one.only_warm_up for one in self.seeds[name].values()):
             return "warm-up only"
         pair = paired_difference([values[seed] for seed in both], [random[seed] for seed in both])
         return pair.shown("+", digits)
@@ -245,15 +235,15 @@ def _group(name: str, setting: Setting, at: float, results: Results) -> _Group:
     """A group of a table, with the paper's numbers after as many updates where it has such."""
     seeds = {strategy: results.get((setting.of(strategy), at), {}) for strategy in COLUMNS}
     updates = {one.updates for found in seeds.values() for one in found.values()}
-    recipe, theirs = set(), {}
+    recipe: set[str] = set()
+    theirs: dict[str, Cell] = {}
     for strategy in COLUMNS:
         mine = [cell for cell in cells(name) if cell.setting == setting.of(strategy)]
         here = [cell for cell in mine if cell.fraction == at]
-        as_far = [cell for cell in mine if {cell.updates} == updates and cell.paper is not None]
         recipe |= {strategy} if here else set()
-        for cell in (*here, *as_far):
-            if cell.paper is not None:
-                theirs[strategy] = cell
+        as_far = [cell for cell in mine if {cell.updates} == updates]
+        known = [cell for cell in (*here, *as_far) if cell.paper is not None]
+        theirs |= {strategy: known[-1]} if known else {}
     return _Group(setting, at, seeds, frozenset(recipe), theirs)
 
 

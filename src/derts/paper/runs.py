@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from derts.config import TrainConfig
-from derts.config_file import as_values
 from derts.paper.cells import Cell, Setting, read_recipe
 from derts.paper.recipes import Scale, make_config, run_key, warmup_key
 from derts.training.run_folder import point_file
@@ -18,10 +17,9 @@ from derts.training.run_folder import point_file
 
 @dataclass(frozen=True)
 class GridRun:
-    """A training run to be done up to an update; picklable.
+    """A training run to be done up to update `until` and evaluated at `points`; picklable.
 
-    points  the updates at which it is evaluated
-    warmup  the folder in which runs that differ in the strategy alone share their warm-up
+    Runs that differ in the strategy alone share their warm-up in the folder `warmup`.
     """
 
     setting: Setting
@@ -93,11 +91,7 @@ def _folder_name(setting: Setting, config: TrainConfig, dataset: str) -> str:
 
 
 def seeds_in(out: Path) -> set[int]:
-    """The seeds of the runs in a folder.
-
-    >>> seeds_in(Path("nowhere"))
-    set()
-    """
+    """The seeds of the runs in a folder."""
     names = (re.search(r"-seed(\d+)-\w+$", folder.name) for folder in out.glob("*/*"))
     return {int(found[1]) for found in names if found}
 
@@ -111,39 +105,24 @@ def to_run(runs: Runs) -> list[GridRun]:
     return [run for run in by_folder.values() if not point_file(run.folder, run.until).exists()]
 
 
-def seconds_per_update(out: Path, accelerator: str) -> dict[Hashable, float]:
-    """Evaluations included, of the runs in a folder that were made on an accelerator, by kind."""
-    found: dict[Hashable, list[float]] = {}
-    for file in out.glob("*/*/result-*.json"):
-        try:
+def estimated_seconds(run: GridRun, device: str, accelerator: str) -> tuple[float, str]:
+    """Seconds per update, evaluations included, and a word where they are not measured.
+
+    Measured are those of runs of the same name on the same accelerator, whatever seed or length.
+    """
+    found = []
+    name = run.folder.name.partition(f"-{run.config.updates}-seed")[0]
+    for file in run.folder.parent.glob(f"{name}-[0-9]*/result-*.json"):
+        with suppress(ValueError, KeyError, TypeError, AttributeError):  # told when it is needed
             result = json.loads(file.read_text(encoding="utf-8"))
             if result["machine"].get("accelerator", "none") == accelerator:
-                kind = _kind(result["config"], file.parent.parent.name)
-                seconds = sum(result["seconds"].values()) / result["updates"]
-                found.setdefault(kind, []).append(seconds)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue  # damaged: it will be reported when it is needed
-    return {kind: sum(values) / len(values) for kind, values in found.items()}
-
-
-def estimated_seconds(
-    run: GridRun, measured: Mapping[Hashable, float], device: str
-) -> tuple[float, str]:
-    """Seconds per update of a run, and a word that says where they are not measured."""
-    found = measured.get(_kind(as_values(run.config), run.dataset))
-    if found is not None:
-        return found, ""
+                found.append(sum(result["seconds"].values()) / result["updates"])
+    if found:
+        return sum(found) / len(found), ""
     assumed = read_recipe("common")["assumed_seconds"]
     kind = "glyphs" if run.dataset == "glyphs" else "cuda" if "cuda" in device else "cpu"
-    base = assumed[kind][run.setting.backbone]
-    return base * assumed["strategy_factor"][run.setting.strategy], " (assumed)"
-
-
-def _kind(config: Mapping[str, Any], dataset: str) -> Hashable:
-    """Equal for runs that take about the same time per update."""
-    names = [config[group]["name"] for group in ("learner", "strategy")]
-    shape = config["model"]["backbone"], config["tasks"]["shot"], config["hardware"]["precision"]
-    return dataset == "glyphs", *names, *shape
+    factor = assumed["strategy_factor"][run.setting.strategy]
+    return assumed[kind][run.setting.backbone] * factor, " (assumed)"
 
 
 def duration(seconds: float) -> str:

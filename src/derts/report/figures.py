@@ -146,8 +146,6 @@ def draw_figures(groups: Sequence[RunGroup]) -> FigureSheet:
     if any(event["noise"]["pool"] for event in rounds):
         axes = sheet.add("noise", "Wrong labels in the pool, dropped and kept")
         _draw_noise(axes, groups, colors)
-    if any(group.newest_round for group in groups):
-        _draw_weights(sheet.add("weights", "γ of the selected tasks"), groups, colors)
     return sheet
 
 
@@ -210,14 +208,3 @@ def _draw_noise(axes: Any, groups: Sequence[RunGroup], colors: dict[str, str]) -
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylim(bottom=0)
     _finish(axes, "round", "wrong labels, %")
-
-
-def _draw_weights(axes: Any, groups: Sequence[RunGroup], colors: dict[str, str]) -> None:
-    records = [(group, group.newest_round[1]) for group in groups if group.newest_round]
-    kept = {group: record.weight[record.weight > 0].numpy() for group, record in records}
-    largest = max(2.0, *(float(weights.max(initial=0)) for weights in kept.values()))
-    for group, weights in kept.items():
-        bins = np.linspace(0, largest, 33)
-        axes.hist(weights, bins, alpha=0.65, color=colors[group.name], label=_label(group))
-    axes.axvline(1.0, color="#000000", linewidth=0.8, linestyle=":")
-    _finish(axes, "weight γ (1: counts like any other)", "tasks")

@@ -132,7 +132,7 @@ def _pools(views: Sequence[PoolView], figures: FigureSheet) -> str:
             "<h2>Selected and unselected tasks</h2><p>A row is a task, one support image per "
             f"class as labelled; a red frame marks a wrong label.</p>{grids}"
         )
-    return found + _figures("Weights and noise", figures, ("weights", "noise"))
+    return found + _figures("Wrong labels", figures, ("noise",))
 
 
 def _again(groups: Sequence[RunGroup]) -> str:
