@@ -110,7 +110,7 @@ def _lines(title: str, total: int | None, unit: str, stream: TextIO) -> Iterator
         done, beside, now = done + count, beside if note is None else note, time.monotonic()
         tenth = total is not None and done - last_done >= total / 10
         soon = last_done > 0 and now - last_time < 0.5
-        if done != total and (now - last_time >= 10 or (tenth and not soon)):
+        if 0 < done != total and (now - last_time >= 10 or (tenth and not soon)):
             show(now)
 
     yield advance
