@@ -17,7 +17,6 @@ from derts.training.run_folder import Run, point_file
 from derts.training.trainer import Trainer
 
 Listen = Callable[[Event], None]
-BAD_TASKS = "bad-tasks.safetensors"
 
 
 @dataclass
@@ -63,10 +62,9 @@ class Driver:
             if trainer.update > until:
                 result = self._result_at(until)
                 if result is None:
-                    raise DertsError(
-                        f"{self.run.path if self.run else 'this run'} went on past update {until} "
-                        "without being evaluated there: remove the folder to train it again"
-                    )
+                    where = "the run" if self.run is None else self.run.path
+                    past = f"went on past update {until} without being evaluated there"
+                    raise DertsError(f"{where} {past}: remove the folder to train it again")
                 return result
             # where a process was killed between a checkpoint and its result, this measures
             result = self._measure(until)
@@ -120,7 +118,7 @@ class Driver:
             return
 
         def write() -> None:
-            state = {**trainer.state_dict(), "logs": run.positions()}
+            state = {**trainer.state_dict(), "logs": run.log_lengths()}
             save_checkpoint(run.path / "checkpoints", trainer.update, state)
 
         with trainer.clock.phase("checkpoint"):
@@ -184,7 +182,7 @@ class Driver:
         except BadNumbersError as error:
             kept = ""
             if run is not None and trainer.group.leads:
-                where = run.path / BAD_TASKS
+                where = run.path / "bad-tasks.safetensors"
                 error.tasks.save(where)
                 kept = f" ({len(error.tasks)} of its tasks are in {where}: TaskPool.load)"
             trainer.group.let_leader_speak()
@@ -192,7 +190,5 @@ class Driver:
         except OSError as error:
             if error.errno not in DISK_FULL or run is None:
                 raise
-            raise DertsError(
-                f"the disk of {run.path} is full at update {trainer.update}: free some space, "
-                f"then {self.go_on}"
-            ) from None
+            full = f"the disk of {run.path} is full at update {trainer.update}"
+            raise DertsError(f"{full}: free some space, then {self.go_on}") from None

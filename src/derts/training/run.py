@@ -77,7 +77,7 @@ def resume(
         state = _load_newest(trainer, run)
         if trainer.update == run.config.updates and (run.path / "result.json").exists():
             raise DertsError(f"{path} is finished: its result is in {run.path / 'result.json'}")
-        group.first(lambda: run.rewind(state.get("logs") if state else {}))
+        group.first(lambda: run.rewind(state))
         return _to_the_end(Driver(trainer, run, listen=listen), quiet)
 
 
@@ -102,7 +102,7 @@ def train_in(
         run = Run(folder, trainer.config)
         known = (folder / "config.toml").is_file()
         if known and (state := _load_newest(trainer, run)):
-            run.rewind(state.get("logs"))
+            run.rewind(state)
         else:
             run.clear()
         driver = Driver(trainer, run, until, points, warmup, go_on="run this again")

@@ -91,26 +91,24 @@ class Run:
                 raise DertsError(f"{where} is no event of a run: remove it")
             yield event
 
-    def positions(self) -> dict[str, int]:
-        """How long each of the run's logs (*.jsonl) is, in bytes that are safely on the disk."""
-        found = {}
-        for log in sorted(self.path.glob("*.jsonl")):
-            with log.open("rb+") as file:
-                os.fsync(file.fileno())
-                found[log.name] = file.seek(0, os.SEEK_END)
-        return found
+    def log_lengths(self) -> dict[str, int]:
+        """How long events.jsonl is, in bytes that are safely on the disk."""
+        with (self.path / "events.jsonl").open("ab") as file:
+            os.fsync(file.fileno())
+            return {"events.jsonl": file.tell()}
 
-    def rewind(self, positions: Mapping[str, int] | None) -> None:
-        """Cut the logs back to what `positions` gave, and clear what a killed process left."""
-        positions = positions if isinstance(positions, Mapping) else {"events.jsonl": -1}
-        if not all(isinstance(n, int) and n >= 0 for n in positions.values()):
+    def rewind(self, state: Mapping[str, Any]) -> None:
+        """Cut events.jsonl to its length in a checkpoint ({}: to nothing), and clear leftovers."""
+        logs = state.get("logs") if state else {"events.jsonl": 0}
+        length = logs.get("events.jsonl") if isinstance(logs, Mapping) else None
+        if not isinstance(length, int) or length < 0:
             raise DertsError(
                 f"the newest checkpoint of {self.path} does not say how long its logs are: remove "
                 "it to go on from the one before"
             )
-        for log in self.path.glob("*.jsonl"):
-            if (length := positions.get(log.name, 0)) < log.stat().st_size:
-                os.truncate(log, length)
+        log = self.path / "events.jsonl"
+        if log.exists() and length < log.stat().st_size:
+            os.truncate(log, length)
         for leftover in (*self.path.glob(".*.tmp"), *self.path.glob("*/.*.tmp")):
             leftover.unlink(missing_ok=True)
 

@@ -211,7 +211,8 @@ class Trainer:
         self.strategy.load_state_dict(state["strategy"])
         self.update, self.tasks_trained = state["update"], state["tasks_trained"]
         self.clock.seconds = dict(state["seconds"])
-        self.best = state["best"]
+        best, names = state["best"], ("update", "accuracy", "weights")
+        self.best = None if best is None else {name: best[name] for name in names}
         self.window.load_state_dict(state, self.device)
 
     def _place(self, split: str) -> ImageTable:
