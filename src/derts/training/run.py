@@ -168,6 +168,7 @@ def _load_newest(trainer: Trainer, run: Run) -> State:
         return {}
     path, state = found
     try:
+        trainer.learner.load_state_dict(judged_weights(state))  # these must fit too
         trainer.load_state_dict(state)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         shape = "×".join(map(str, trainer.images.image_shape))
