@@ -108,7 +108,7 @@ def test_a_comparison_shares_the_warm_up_and_pairs_seeds(tmp_path: Path, letters
     found = compare(SMALL, variants, (0, 1), letters)
     assert found.variants == ["random", "derts", "again"]
     assert found.accuracies("derts") == found.accuracies("again")
-    assert found.difference("again", "derts").mean == 0
+    assert found.difference("again", "derts") == "+0.00 ± 0.00"
     alone = Trainer(replace(SMALL, seed=1), letters)
     alone.train()
     assert found.accuracies("derts")[1] == pytest.approx(alone.evaluate("test").mean, abs=1e-3)
