@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_prototypes import clusters, corrupted
+from test_prototypes import clusters, corrupted  # type: ignore[import-not-found]
 
 from derts.distributed import joined
 from derts.labels import label_trust

@@ -226,7 +226,7 @@ def test_it_learns_to_prefer_what_is_rewarded(letters: Tables, rewarded: str) ->
         mislabelled = tasks.pool[tried].mislabelled().mean()
         return 1 - mislabelled if rewarded == "clean" else mislabelled
 
-    strategy._reward = reward  # type: ignore[method-assign]
+    strategy._reward = reward  # type: ignore[method-assign, assignment]
     for update in range(40, 140):
         trainer.context.update = update
         strategy.next_batch(trainer.context)

@@ -42,7 +42,7 @@ def die_in_a_checkpoint() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         whole(handle)
 
-    os.fsync = fsync
+    os.fsync = fsync  # type: ignore[assignment]
 
 
 def die_in_a_selection() -> None:

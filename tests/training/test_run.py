@@ -37,7 +37,8 @@ def quiet(config: TrainConfig, out: Path | None, tables: Tables, **more: Any) ->
 def test_a_run_folder_holds_config_events_result_and_checkpoints(
     tmp_path: Path, letters: Tables
 ) -> None:
-    config, heard = tiny(log_every=5, checkpoint_every=5, validate_every=6), []
+    config = tiny(log_every=5, checkpoint_every=5, validate_every=6)
+    heard: list[dict[str, Any]] = []
     result = quiet(config, tmp_path / "run", letters, listen=heard.append)
     run = Run.open(tmp_path / "run")
     assert run.config == config.resolved()

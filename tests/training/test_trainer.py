@@ -133,7 +133,7 @@ def test_evaluation_repeats_itself_keeps_no_graph_and_sends_a_split_once(
     import derts.training.trainer as module
 
     placed: list[str] = []
-    place = module.place_table
+    place = module.place_table  # type: ignore[attr-defined]
 
     def counted(images: ImageTable, *rest: Any) -> ImageTable:
         placed.append(images.split)
