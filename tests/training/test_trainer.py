@@ -36,8 +36,8 @@ def test_training_beats_the_untrained_model(name: str, letters: Tables) -> None:
         model={"width": 8},
         learner={"name": name, "distance_divisor": 4.0, "feature_scale": 1.0, "inner_lr": 0.3},
         optimiser={"lr": 0.01},
-        evaluation={"tasks": 80, "query": 5},
-        updates=30,
+        evaluation={"tasks": 200, "query": 5},
+        updates=80,
         meta_batch=4,
     )
     trainer = Trainer(config, letters)
