@@ -78,7 +78,7 @@ def find_noisy(
     reference, or where the upper of two modes scores lower than random labels do, it drops the
     upper mode (Hartigan's dip), unless the `classes` [N, way] of tasks explain who is in it: rare
     classes are hard, not noisy. Otherwise nothing is dropped. Scores that are not finite are
-    dropped and count for nothing else. What was measured: docs/estimates.md.
+    dropped and count for nothing else. What was measured: research/log.md.
 
     >>> scores = torch.cat((torch.linspace(0.9, 1.1, 40), torch.linspace(2.9, 3.1, 20)))
     >>> find_noisy(scores).drop.sum(), find_noisy(scores[:40]).drop.sum()
