@@ -9,14 +9,16 @@ import numpy
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 import derts
 from derts.cli import run
 from derts.data import ImageTable, glyphs, save_table
 from derts.errors import DertsError
 from derts.predict import load_model
-from derts.training.checkpoint import checkpoint_files
+from derts.training.checkpoint import checkpoint_files, load_checkpoint, save_checkpoint
+from derts.training.run import open_trainer
 
 pytestmark = pytest.mark.slow
 
@@ -162,3 +164,26 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
     with pytest.raises(DertsError, match="none before it that is whole: train again"):
         load_model(tmp_path / "run")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_model_with_numbers_that_are_not_finite_is_refused(
+    own: Path, tmp_path: Path, value: float
+) -> None:
+    shutil.copytree(own / "run", tmp_path / "run")
+    load_model(own / "run").save(tmp_path / "model.safetensors")
+    with safe_open(str(tmp_path / "model.safetensors"), framework="pt") as file:
+        about = file.metadata()
+    weights = load_file(tmp_path / "model.safetensors")
+    next(x for x in weights.values() if x.is_floating_point()).view(-1)[0] = value
+    save_file(weights, tmp_path / "model.safetensors", about)
+    with pytest.raises(DertsError, match="holds numbers that are not finite"):
+        load_model(tmp_path / "model.safetensors")
+    newest = checkpoint_files(tmp_path / "run" / "checkpoints")[-1]
+    state = load_checkpoint(newest)
+    next(x for x in state["learner"].values() if x.is_floating_point()).view(-1)[0] = value
+    save_checkpoint(newest.parent, state["update"], state)
+    with pytest.raises(DertsError, match="holds numbers that are not finite"):
+        load_model(tmp_path / "run")
+    with pytest.raises(DertsError, match="holds numbers that are not finite"):
+        open_trainer(tmp_path / "run")

@@ -23,7 +23,7 @@ from derts.errors import DertsError
 from derts.files import write_atomically, write_json
 from derts.learners import AnyLearner, build_learner
 from derts.learners.embedding import evaluation_mode
-from derts.training.checkpoint import judged_weights, newest_checkpoint
+from derts.training.checkpoint import check_finite, judged_weights, newest_checkpoint
 from derts.training.run_folder import Run
 
 FORMAT = "derts-model-1"
@@ -183,6 +183,7 @@ def _load_file(path: Path) -> FewShotModel:
             if about.get("derts") != FORMAT:
                 raise ValueError("derts did not write it")
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        check_finite(weights, "model")
         card = json.loads(about["card"])
         config = with_values(TrainConfig(), card["config"], str(path))
     except (SafetensorError, KeyError, ValueError, OSError) as error:

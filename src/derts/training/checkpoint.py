@@ -78,6 +78,8 @@ def load_checkpoint(path: Path) -> State:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         if not isinstance(state, dict) or "learner" not in state:
             raise ValueError("it holds no learner")
+        for part in ("learner", "optimiser", "best"):
+            check_finite(state.get(part), part)
     except FileNotFoundError:
         raise DertsError(f"no checkpoint at {path}: check the path") from None
     except Exception as error:  # what torch raises on a damaged file can be anything
@@ -87,6 +89,19 @@ def load_checkpoint(path: Path) -> State:
             "use the one before it, or train again"
         ) from None
     return state
+
+
+def check_finite(values: object, name: str) -> None:
+    """A ValueError that names the first tensor in nested tables with a number that is not finite.
+
+    >>> check_finite({"weight": torch.tensor([1.0, float("nan")])}, "learner")
+    Traceback (most recent call last):
+    ValueError: learner.weight holds numbers that are not finite
+    """
+    if isinstance(values, torch.Tensor) and not bool(values.isfinite().all()):
+        raise ValueError(f"{name} holds numbers that are not finite")
+    for key, value in values.items() if isinstance(values, dict) else ():
+        check_finite(value, f"{name}.{key}")
 
 
 def weights_of(learner: torch.nn.Module) -> Weights:
