@@ -63,6 +63,8 @@ def run(given: list[str]) -> int:
         return _fail(str(error))
     except KeyboardInterrupt:
         return _fail("interrupted before it was done: run the command again")
+    except RecursionError:
+        return _fail("a file of this command is nested too deeply: it is none that derts wrote")
     except BrokenPipeError:
         # whoever read our output has gone; let the interpreter's own flush not complain
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -108,11 +108,13 @@ def read_config(path: Path | str, config: TrainConfig | None = None) -> TrainCon
     """A TOML file's values on top of a config (default: the built-in defaults)."""
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return with_values(config or TrainConfig(), values, str(path))
     except FileNotFoundError:
         raise DertsError(f"no config file at {path}: check the path") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise DertsError(f"{path} is not a TOML file ({error}): correct it") from None
-    return with_values(config or TrainConfig(), values, str(path))
+    except RecursionError:
+        raise DertsError(f"{path} is nested too deeply: correct it") from None
 
 
 def as_values(config: Any) -> dict[str, Any]:

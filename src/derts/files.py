@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from derts.errors import DertsError
 
@@ -33,6 +34,19 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.close(handle)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text; a ValueError where it has none that can be used.
+
+    >>> parse_json("[" * 100_000)
+    Traceback (most recent call last):
+    ValueError: it is nested too deeply
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def write_json(path: Path, value: object) -> Path:

@@ -20,7 +20,7 @@ from derts.data import open_data
 from derts.data.decode import Pixels, decode, fit, strict_pillow
 from derts.data.folders import list_images
 from derts.errors import DertsError
-from derts.files import write_atomically, write_json
+from derts.files import parse_json, write_atomically, write_json
 from derts.learners import AnyLearner, build_learner
 from derts.learners.embedding import evaluation_mode
 from derts.training.checkpoint import check_finite, judged_weights, newest_checkpoint
@@ -184,9 +184,9 @@ def _load_file(path: Path) -> FewShotModel:
                 raise ValueError("derts did not write it")
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         check_finite(weights, "model")
-        card = json.loads(about["card"])
+        card = parse_json(about["card"])
         config = with_values(TrainConfig(), card["config"], str(path))
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
+    except (SafetensorError, KeyError, ValueError, OSError, RecursionError) as error:
         raise DertsError(
             f"{path} is no model, or is damaged ({error}): give a run folder, or a file that derts "
             "export wrote"

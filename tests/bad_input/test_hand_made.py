@@ -14,6 +14,7 @@ import struct
 import subprocess
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,19 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from derts.cli import run
 from derts.data import open_store
 from derts.data import prepare as make_store
 from derts.data.safe_pickle import load_pickle
+from derts.data.store import image_names
 from derts.errors import DertsError
+from derts.facility_location import Selection
+from derts.predict import load_model
+from derts.tasks import TaskPool
 from derts.training.checkpoint import MAGIC, load_checkpoint
+from derts.training.run_folder import Run
 
 
 class Call:
@@ -236,3 +243,52 @@ def test_a_store_whose_split_names_lead_elsewhere_is_refused(name: str, tmp_path
     path.write_text(json.dumps(content))
     with pytest.raises(DertsError, match="is damaged"):
         open_store(tmp_path / "store")
+
+
+NESTED = {
+    "result.json": "[" * 100_000,
+    "events.jsonl": '{"a":' * 100_000,
+    "config.toml": f"data = {'[' * 50_000}",
+    "config.toml ": f"data.{'a.' * 2_000}a = 1",
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_a_run_with_a_nested_file_hides_no_other_run(
+    name: str,
+    finished_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    attempt: Callable[[list[str]], tuple[int, str]],
+) -> None:
+    shutil.copytree(finished_run, tmp_path / "bad")
+    shutil.copytree(finished_run, tmp_path / "good")
+    (tmp_path / "bad" / name.strip()).write_text(NESTED[name])
+    assert run(["runs", str(tmp_path)]) == 0
+    assert f"{tmp_path / 'good'}" in capsys.readouterr().out
+    for words in (["compare"], ["report", "-o", str(tmp_path / "page.html")], ["evaluate"]):
+        attempt([words[0], str(tmp_path / "bad"), *words[1:]])
+    if not name.startswith("events"):
+        with pytest.raises(DertsError, match="nested too deeply"):
+            Run.open(tmp_path / "bad").result()
+
+
+def test_nested_files_elsewhere_are_refused(store: Path, tmp_path: Path) -> None:
+    deep = "[" * 100_000
+    shutil.copytree(store, tmp_path / "store")
+    (tmp_path / "store" / "train_names.json").write_text(deep)
+    with pytest.raises(DertsError, match="nested too deeply"):
+        image_names(tmp_path / "store", "train")
+    (tmp_path / "store" / "store.json").write_text(deep)
+    with pytest.raises(DertsError, match="nested too deeply"):
+        open_store(tmp_path / "store")
+    (tmp_path / "selection.json").write_text(deep)
+    with pytest.raises(DertsError, match="is not a selection"):
+        Selection.load(tmp_path / "selection.json")
+    tensors = {"x": torch.zeros(1)}
+    save_file(tensors, tmp_path / "model", {"derts": "derts-model-1", "card": deep})
+    with pytest.raises(DertsError, match="nested too deeply"):
+        load_model(tmp_path / "model")
+    save_file(tensors, tmp_path / "pool", {"way": "2", "recipe": deep})
+    with pytest.raises(DertsError, match="nested too deeply"):
+        TaskPool.load(tmp_path / "pool")

@@ -31,6 +31,7 @@ from derts.data.store_writing import (
 )
 from derts.data.table import ImageTable
 from derts.errors import DertsError
+from derts.files import parse_json
 from derts.progress import Progress, silent
 
 _ACCEPTED = (
@@ -208,7 +209,7 @@ class _Preparation:
             if lines[:1] != [fingerprint]:
                 raise ValueError("the journal of other work")
             for line in lines[1:]:
-                split, count, broken = json.loads(line)
+                split, count, broken = parse_json(line)
                 self.done[split] += count
                 self.broken[split] += [(index, name, reason) for index, name, reason in broken]
             if any(self.pixels(s).stat().st_size < self.length(s) for s in self.splits):

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from derts.data.table import ImageTable
 from derts.errors import DertsError
+from derts.files import parse_json
 from derts.progress import Advance, Progress, silent
 
 FORMAT, VERSION = "derts-store", 1
@@ -109,7 +110,7 @@ def describe_store(path: Path | str) -> StoreDescription:
     if not path.exists():
         raise DertsError(f"{path} does not exist: make it with derts data prepare")
     try:
-        content = json.loads((path / "store.json").read_text(encoding="utf-8"))
+        content = parse_json((path / "store.json").read_text(encoding="utf-8"))
         if (content["format"], content["version"]) != (FORMAT, VERSION):
             found = f"{content['format']} version {content['version']}"
             raise ValueError(f"{found}, this derts reads {FORMAT} version {VERSION}")
@@ -159,7 +160,7 @@ def image_names(source: Path | str, split: str) -> list[str] | None:
     """The file names of a split's images in a store; None where they were no files."""
     path = Path(source) / f"{split}_names.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:

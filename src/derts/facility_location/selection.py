@@ -83,8 +83,10 @@ class Selection:
     @classmethod
     def load(cls, path: str | Path) -> Selection:
         """Reads what :meth:`save` wrote."""
+        from derts.files import parse_json
+
         try:
-            stored = json.loads(Path(path).read_text(encoding="utf-8"))
+            stored = parse_json(Path(path).read_text(encoding="utf-8"))
             found = cls(
                 indices=torch.tensor(stored["indices"], dtype=torch.int64),
                 weights=torch.tensor(stored["weights"], dtype=torch.float32),

@@ -17,7 +17,7 @@ import torch
 from derts.data import open_data
 from derts.data.table import ImageTable
 from derts.errors import DertsError
-from derts.files import write_atomically
+from derts.files import parse_json, write_atomically
 from derts.paper.cells import cells, class_words
 from derts.paper.runs import GridRun, Runs
 from derts.report.figures import draw_band, new_figure, save_figure
@@ -114,7 +114,7 @@ def load_curves(path: Path) -> list[Curve]:
     """What `save_curves` wrote."""
     try:
         found = []
-        for row in json.loads(path.read_text(encoding="utf-8")):
+        for row in parse_json(path.read_text(encoding="utf-8")):
             columns = (tuple(row[key]) for key in ("updates", "accuracy", "loss"))
             found.append(Curve(row["panel"], row["strategy"], row["seed"], *columns))
         return found

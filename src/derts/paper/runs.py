@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from derts.config import TrainConfig
+from derts.files import parse_json
 from derts.paper.cells import Cell, Setting, read_recipe
 from derts.paper.recipes import Scale, make_config, run_key, warmup_key
 from derts.training.run_folder import point_file
@@ -114,7 +114,7 @@ def estimated_seconds(run: GridRun, device: str, accelerator: str) -> tuple[floa
     name = run.folder.name.partition(f"-{run.config.updates}-seed")[0]
     for file in run.folder.parent.glob(f"{name}-[0-9]*/result-*.json"):
         with suppress(ValueError, KeyError, TypeError, AttributeError):  # told when it is needed
-            result = json.loads(file.read_text(encoding="utf-8"))
+            result = parse_json(file.read_text(encoding="utf-8"))
             if result["machine"].get("accelerator", "none") == accelerator:
                 found.append(sum(result["seconds"].values()) / result["updates"])
     if found:

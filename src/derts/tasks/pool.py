@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from derts.errors import DertsError
-from derts.files import write_atomically
+from derts.files import parse_json, write_atomically
 from derts.hardware import send
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class TaskPool:
             with safe_open(str(path), framework="pt") as file:
                 about = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            recipe = json.loads(about["recipe"])
+            recipe = parse_json(about["recipe"])
             return TaskPool(**tensors, way=int(about["way"]), recipe=recipe)._checked()
         except FileNotFoundError:
             raise DertsError(f"no task pool at {path}: check the path") from None

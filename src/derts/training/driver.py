@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from derts.errors import DISK_FULL, DertsError
+from derts.files import parse_json
 from derts.progress import Advance, unheard
 from derts.training.bad_numbers import BadNumbersError
 from derts.training.checkpoint import load_warmup, save_checkpoint
@@ -148,7 +148,7 @@ class Driver:
         """What was measured at one of the points before."""
         if self.run is not None and update in self.points:
             with suppress(FileNotFoundError, ValueError):
-                found: Result = json.loads(point_file(self.run.path, update).read_bytes())
+                found: Result = parse_json(point_file(self.run.path, update).read_bytes())
                 return found
         return None
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from derts.config import TrainConfig
 from derts.config_file import read_config, to_toml
 from derts.errors import DertsError
-from derts.files import LOCK, write_atomically, write_json
+from derts.files import LOCK, parse_json, write_atomically, write_json
 
 if TYPE_CHECKING:
     from derts.selection.round_record import RoundRecord
@@ -83,7 +83,7 @@ class Run:
             return
         for number, line in enumerate(content.splitlines(), 1):
             try:
-                event = json.loads(line)
+                event = parse_json(line)
             except ValueError:  # no JSON, or not even text
                 return
             if not isinstance(event, dict):
@@ -128,7 +128,7 @@ class Run:
         """What result.json holds; None while the run is not finished."""
         path = self.path / "result.json"
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = parse_json(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
