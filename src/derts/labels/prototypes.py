@@ -18,7 +18,7 @@ from derts.labels.trust import Trust
 ROUNDS = 8  # of expectation maximisation …
 FIRST = 3  # … of which the first begin with one rate for all classes, or look for pairs
 SHARPER = 4.0  # × β in the first rounds that look for pairs: clear cases show the pattern
-PAIRS_GAIN = 0.08  # nats per label by which confused pairs must explain labels better than one rate
+PAIRS_GAIN = 0.11  # nats per label by which confused pairs must explain labels better than one rate
 ALIKE, PAIRS = 5.0, 0.2  # × a class's images: how much of its confusion is that of all classes
 
 
