@@ -23,7 +23,7 @@ def pixels(split: str) -> NDArray[np.uint8]:
     return random.integers(0, 256, (COUNT * len(SPLITS[split]), 84, 84, 3), dtype=np.uint8)
 
 
-def check(source: Path, destination: Path) -> None:
+def check_store(source: Path, destination: Path) -> None:
     prepare(source, destination)
     tables = open_store(destination)
     assert set(tables) == set(SPLITS)
@@ -44,7 +44,7 @@ def test_cache_pickles(tmp_path: Path, protocol: int) -> None:
         path = tmp_path / f"mini-imagenet-cache-{split}.pkl"
         path.write_bytes(pickle.dumps(content, protocol=protocol))
     assert find_source(tmp_path).kind == "mini-ImageNet pickles"
-    check(tmp_path, tmp_path / "store")
+    check_store(tmp_path, tmp_path / "store")
 
 
 @pytest.mark.parametrize("with_names", [True, False])
@@ -96,7 +96,7 @@ def write_csv(folder: Path) -> None:
 
 def test_csv(tmp_path: Path) -> None:
     write_csv(tmp_path)
-    check(tmp_path, tmp_path / "store")
+    check_store(tmp_path, tmp_path / "store")
 
 
 def test_csv_with_missing_images_or_without_header(tmp_path: Path) -> None:
