@@ -10,28 +10,21 @@ from scipy.stats import chisquare
 
 from derts.config import (
     AugmentConfig,
-    EvaluationConfig,
     LearnerConfig,
-    ModelConfig,
-    StrategyConfig,
-    TaskConfig,
-    TrainConfig,
 )
 from derts.data import ImageTable
 from derts.errors import DertsError
 from derts.tasks import TaskPool, apply_augmentation, with_augmentation
 from derts.training import Trainer
+from tests.tiny import tiny
 
 Tables = dict[str, ImageTable]
 
-SMALL = TrainConfig(
-    tasks=TaskConfig(shot=1, query=2),
-    augment=AugmentConfig(horizontal_flip=True, translation=3),
-    model=ModelConfig(width=4),
-    evaluation=EvaluationConfig(tasks=4, query=3),
-    strategy=StrategyConfig(warmup=1, pool=8),
+SMALL = tiny(
+    augment={"horizontal_flip": True, "translation": 3},
+    evaluation={"tasks": 4},
+    strategy={"warmup": 1, "pool": 8, "ratio": 0.3},
     updates=6,
-    meta_batch=2,
 )
 
 

@@ -9,11 +9,6 @@ import pytest
 import torch
 
 from derts.config import (
-    EvaluationConfig,
-    LearnerConfig,
-    ModelConfig,
-    StrategyConfig,
-    TaskConfig,
     TrainConfig,
 )
 from derts.config_file import apply_presets
@@ -21,17 +16,17 @@ from derts.data import ImageTable
 from derts.report.pictures import tasks_of_round
 from derts.report.read import read_runs
 from derts.training import Trainer, train
+from tests.tiny import tiny
 
 Tables = dict[str, ImageTable]
-CONFIG = TrainConfig(
+CONFIG = tiny(
     data="glyphs-60x15",
-    tasks=TaskConfig(shot=1, query=2, rotated=True),
-    model=ModelConfig(width=4),
-    learner=LearnerConfig(distance_divisor=4.0),
-    evaluation=EvaluationConfig(tasks=5, query=2),
+    tasks={"rotated": True},
+    learner={"distance_divisor": 4.0},
+    evaluation={"tasks": 5, "query": 2},
+    strategy={"name": "derts", "pool": 20, "ratio": 0.3},
     updates=4,
     meta_batch=4,
-    strategy=StrategyConfig(name="derts", warmup=2, pool=20),
 )
 
 
