@@ -129,3 +129,54 @@ def test_saving_refuses_what_it_should(store: Path, tmp_path: Path) -> None:
         save_table({"../x": tables["train"]}, tmp_path / "other")
     with pytest.raises(DertsError, match="no table"):
         save_table({}, tmp_path / "other")
+
+
+def insert(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:200] + b"abc" + content[200:])
+
+
+def shift(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:200] + b"abc" + content[200:-3])
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"), [(insert, "bytes long"), (shift, "differs from its checksum")]
+)
+@pytest.mark.parametrize("small", [64_000_000, 1])
+def test_bytes_put_into_an_array_are_seen_at_opening(
+    store: Path,
+    damage: Callable[[Path], None],
+    message: str,
+    small: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They would move every image after them, and labels would still fit."""
+    monkeypatch.setattr("derts.data.store._SMALL", small)
+    open_store(store)
+    damage(store / "val.npy")
+    with pytest.raises(DertsError, match=rf"val.npy .*{message}"):
+        open_store(store)
+
+
+def test_a_store_that_is_half_written_is_none(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = open_store(store)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("derts.data.store_writing.finish_split", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save_table(tables, tmp_path / "half")
+    monkeypatch.undo()
+    assert not (tmp_path / "half").exists()
+    for file in sorted(store.iterdir()):  # a copy that stopped after any of the files
+        (tmp_path / "copy").mkdir(exist_ok=True)
+        (tmp_path / "copy" / file.name).write_bytes(file.read_bytes())
+        if file != max(store.iterdir()):
+            with pytest.raises(DertsError):
+                open_store(tmp_path / "copy")
+    open_store(tmp_path / "copy")

@@ -62,6 +62,8 @@ class CleanOptions:
     """Clean this split by trust (all: every one); --apply reaches all of them."""
     data: Annotated[str | None, unset("DATA")] = None
     """Other data than the run was trained on."""
+    data_changed: bool = False
+    """Go on although the data was prepared anew since the run was trained."""
     overwrite: bool = False
     """Replace a store that is already there."""
     quiet: bool = False
@@ -106,7 +108,7 @@ def clean(arguments: Sequence[str]) -> None:
     from derts.labels.judged import chosen_splits
 
     check_destination(options.destination, overwrite=options.overwrite)
-    judged, data = judge_run(options.run, options.data, None, options.quiet)
+    judged, data = judge_run(options, None)
     if options.destination.resolve() == Path(data).resolve():
         raise DertsError(f"{options.destination} is the source itself: choose another destination")
     splits = judged.tables

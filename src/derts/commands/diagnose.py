@@ -39,6 +39,8 @@ class DiagnoseOptions:
     """Random subsets to compare with."""
     data: Annotated[str | None, unset("DATA")] = None
     """Other data than the run was trained on."""
+    data_changed: bool = False
+    """Go on although the data was prepared anew since the run was trained."""
     quiet: bool = False
     """No progress, just the result."""
 
@@ -66,7 +68,7 @@ def diagnose(arguments: Sequence[str]) -> None:
     from derts.training.run_folder import Run
 
     run = Run.open(options.run)
-    data = open_data(options.data or run.config.data)
+    data = open_data(run.data(options.data, options.data_changed))
     trainer = open_trainer(options.run, data, last=True)
     pool = trainer.draw(options.pool, "diagnosis", 0)
     shown = silent if options.quiet else progress

@@ -12,6 +12,7 @@ import tyro
 from derts.commands.parse import csv_bytes, parse, print_rows, print_table, unset
 
 if TYPE_CHECKING:
+    from derts.commands.clean import CleanOptions
     from derts.labels.judged import JudgedImages
 
 DESCRIPTION = """Which labels look wrong? For somebody who cleans a data set.
@@ -44,6 +45,8 @@ class InspectOptions:
     """Compare with the true labels of a store that derts data corrupt wrote."""
     data: Annotated[str | None, unset("DATA")] = None
     """Other data than the run was trained on."""
+    data_changed: bool = False
+    """Go on although the data was prepared anew since the run was trained."""
     out: Annotated[Path | None, unset("FOLDER")] = None
     """Folder to write (default: RUN/inspect, or RUN/inspect-SPLIT)."""
     quiet: bool = False
@@ -58,7 +61,7 @@ def inspect(arguments: Sequence[str]) -> None:
     from derts.labels.known_errors import score_judged
     from derts.report.review import review_page, suspects
 
-    judged, data = judge_run(options.run, options.data, options.split, options.quiet)
+    judged, data = judge_run(options, options.split)
     trust = judged.trust
     out = options.out or options.run / (
         "inspect" if options.split is None else f"inspect-{options.split}"
@@ -95,7 +98,7 @@ def inspect(arguments: Sequence[str]) -> None:
 
 
 def judge_run(
-    path: Path, data: str | None, split: str | None, quiet: bool
+    options: InspectOptions | CleanOptions, split: str | None
 ) -> tuple[JudgedImages, str]:
     """The images of a run's data, judged by its model, and where the data is."""
     from derts.data import open_data
@@ -104,12 +107,12 @@ def judge_run(
     from derts.training.run import open_trainer
     from derts.training.run_folder import Run
 
-    data = data or Run.open(path).config.data
+    data = Run.open(options.run).data(options.data, options.data_changed)
     tables = open_data(data)
     chosen = chosen_splits(tables, split)
-    trainer = open_trainer(path, tables)
+    trainer = open_trainer(options.run, tables)
     count = sum(len(table) for table in chosen.values())
-    with progress("inspecting", count, "images", quiet=quiet) as advance:
+    with progress("inspecting", count, "images", quiet=options.quiet) as advance:
         return judge_images(trainer.learner, chosen, data, advance), data
 
 

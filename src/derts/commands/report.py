@@ -37,6 +37,8 @@ class ReportOptions:
     """Also write each figure, in print quality, into this folder."""
     data: Annotated[str | None, unset("DATA")] = None
     """Where the training images are now, if they were moved since."""
+    data_changed: bool = False
+    """Go on although the data was prepared anew since the run was trained."""
 
 
 def report(arguments: Sequence[str]) -> None:
@@ -52,7 +54,7 @@ def report(arguments: Sequence[str]) -> None:
 
     from derts.report.page import make_report
 
-    made = make_report(options.runs, data=options.data)
+    made = make_report(options.runs, data=options.data, data_changed=options.data_changed)
     print(f"report   {made.save(options.out)}")
     if options.png is not None:
         count = len(made.figures.save(options.png))

@@ -56,6 +56,8 @@ class EvaluateOptions:
     """A folder that derts train wrote."""
     data: Annotated[str | None, unset("DATA")] = None
     """Other data than the run was trained on."""
+    data_changed: bool = False
+    """Go on although the data was prepared anew since the run was trained."""
     split: str = "test"
     """Which split to draw tasks from."""
     tasks: Annotated[int | None, unset("INT")] = None
@@ -122,7 +124,8 @@ def evaluate(arguments: Sequence[str]) -> None:
     from derts.training.run_folder import Run
 
     run = Run.open(options.run)
-    trainer = open_trainer(options.run, open_data(options.data or run.config.data))
+    tables = open_data(run.data(options.data, options.data_changed))
+    trainer = open_trainer(options.run, tables)
     shot = run.config.tasks.shot if options.shot is None else options.shot
     asked = {"split": options.split, "tasks": options.tasks, "query": options.query}
     given = {name: value for name, value in asked.items() if value is not None}

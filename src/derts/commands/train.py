@@ -44,6 +44,8 @@ class TrainOptions:
     """Replace a run that is already there."""
     resume: Annotated[Path | None, unset("RUN")] = None
     """Go on with this interrupted run; its own config holds, other options do not."""
+    data_changed: bool = False
+    """Go on although the data was prepared anew since the run was trained."""
     tensorboard: bool = False
     """Also write curves for TensorBoard into the run folder (needs derts[tensorboard])."""
     quiet: bool = False
@@ -67,7 +69,7 @@ def train(arguments: Sequence[str]) -> None:
     config, quiet = options.run, options.quiet
     if options.resume is not None:
         config = Run.open(out).config
-        result = resume(out, quiet=quiet, listen=listen)
+        result = resume(out, quiet=quiet, listen=listen, data_changed=options.data_changed)
     else:
         result = run(config, out, overwrite=options.overwrite, quiet=quiet, listen=listen)
     if int(os.environ.get("RANK", "0")):  # one of several processes: the first one tells

@@ -10,7 +10,7 @@ with_rotated_classes  four classes for every one: upright and rotated
 
 from derts.data.dataset import from_dataset
 from derts.data.glyphs import glyphs
-from derts.data.prepare import Prepared, find_source, open_data, prepare
+from derts.data.prepare import Prepared, data_fingerprint, find_source, open_data, prepare
 from derts.data.store import (
     StoreDescription,
     describe_store,
@@ -26,6 +26,7 @@ __all__ = [
     "Prepared",
     "StoreDescription",
     "Table",
+    "data_fingerprint",
     "describe_store",
     "find_source",
     "from_dataset",

@@ -73,6 +73,13 @@ def open_data(
     return {s: table if device is None else table.to(device) for s, table in tables.items()}
 
 
+def data_fingerprint(source: str | Path) -> str | None:
+    """A digest of what a store holds, by its checksums; None of anything else."""
+    if not (Path(source) / "store.json").is_file():
+        return None
+    return describe_store(source).content_sha256
+
+
 def find_source(path: Path | str) -> Source:
     """The source that a folder holds; its kind is found by looking."""
     path = Path(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from derts.data.decode import Pixels
 from derts.errors import DertsError
+from derts.files import sample_digest
 
 SPLITS = ("train", "val", "test")
 DEFAULT_FRACTIONS = (0.64, 0.16, 0.20)
@@ -75,7 +75,7 @@ def split_in_memory(
     if len(contents) != len(labels):
         wrong = f"split {split!r} has {len(contents):,} images but {len(labels):,} labels"
         raise DertsError(f"{wrong}: download {paths[-1].name} again")
-    identity = tuple(f"{path.name}\0{_sample_digest(path)}" for path in paths)
+    identity = tuple(f"{path.name}\0{sample_digest(path)}" for path in paths)
     return ListedSplit(class_names, labels, contents, identity, None, categories)
 
 
@@ -118,17 +118,6 @@ def check_memory(paths: list[Path]) -> None:
     if size > memory:
         wrong = f"{size / 1e9:.1f} GB of arrays do not fit a memory of {memory / 1e9:.1f} GB"
         raise DertsError(f"{paths[0].parent}: {wrong}: prepare it on a larger machine")
-
-
-def _sample_digest(path: Path) -> str:
-    """A digest of a file's length and of 256 blocks spread over it: quick at any size."""
-    size = path.stat().st_size
-    digest = hashlib.sha256(str(size).encode())
-    with path.open("rb") as file:
-        for position in sorted({size * step // 256 for step in range(256)}):
-            file.seek(position)
-            digest.update(file.read(4096))
-    return digest.hexdigest()
 
 
 def number_labels(names: list[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:

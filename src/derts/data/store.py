@@ -22,13 +22,14 @@ from numpy.typing import NDArray
 
 from derts.data.table import ImageTable
 from derts.errors import DertsError
-from derts.files import parse_json
+from derts.files import parse_json, sample_digest
 from derts.progress import Advance, Progress, silent
 
 FORMAT, VERSION = "derts-store", 1
 SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 REMAKE = "prepare it again with derts data prepare"
 _BLOCK = 16_000_000
+_SMALL = 64_000_000  # bytes of an array that is compared with its checksum whenever it is opened
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class SplitEntry:
     per_class: tuple[int, int]  # fewest and most images of a class
     classes: tuple[str, ...]
     categories: tuple[str, ...] | None
+    sample_sha256: str = ""  # of parts of the pixels' file, spread over it
 
     @property
     def bytes(self) -> int:
@@ -68,8 +70,9 @@ class SplitEntry:
             if len(categories) != len(classes):
                 raise ValueError("categories and classes differ in number")
         digests = str(entry["sha256"]), str(entry["labels_sha256"])
-        shape, each = (height, width, channels), (low, high)
-        return SplitEntry(int(entry["count"]), shape, *digests, each, classes, categories)
+        shape, each, sample = (height, width, channels), (low, high), entry.get("sample_sha256", "")
+        about = (shape, *digests, each, classes, categories, str(sample))
+        return SplitEntry(int(entry["count"]), *about)
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,15 @@ class StoreDescription:
     @property
     def bytes(self) -> int:
         return sum(entry.bytes for entry in self.splits.values())
+
+    @property
+    def content_sha256(self) -> str:
+        """One digest of all images, labels and classes, whatever they were made from."""
+        about = {
+            name: (split.sha256, split.labels_sha256, split.classes)
+            for name, split in sorted(self.splits.items())
+        }
+        return hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
     def lines(self) -> list[str]:
         """The description as lines to print."""
@@ -135,6 +147,8 @@ def describe_store(path: Path | str) -> StoreDescription:
 def open_store(path: Path | str) -> dict[str, ImageTable]:
     """Every split as an ImageTable whose images uint8 [n, size, size, channels] stay on disk.
 
+    Lengths, headers and labels are checked, and all pixels up to 64 MB; of more, a sample.
+
     >>> import tempfile, torch
     >>> from derts.data import save_table
     >>> folder = Path(tempfile.mkdtemp()) / "store"
@@ -148,6 +162,7 @@ def open_store(path: Path | str) -> dict[str, ImageTable]:
     for name, entry in describe_store(path).splits.items():
         images = _open_array(path / f"{name}.npy", "|u1", (entry.count, *entry.shape))
         labels = np.array(_open_array(path / f"{name}_labels.npy", "<i8", (entry.count,)))
+        _check_sums(path, name, entry, _SMALL)
         arrays = torch.from_numpy(images), torch.from_numpy(labels)
         try:
             tables[name] = ImageTable(*arrays, entry.classes, name, entry.categories)
@@ -178,11 +193,23 @@ def verify_store(path: Path | str, progress: Progress = silent) -> StoreDescript
     open_store(path)
     with progress("verifying", total=description.bytes // 1_000_000, unit="MB") as advance:
         for name, entry in description.splits.items():
-            wanted = {f"{name}.npy": entry.sha256, f"{name}_labels.npy": entry.labels_sha256}
-            for file, digest in wanted.items():
-                if data_digest(path / file, advance) != digest:
-                    raise DertsError(f"{path / file} differs from its checksum: {REMAKE}")
+            _check_sums(path, name, entry, entry.bytes, advance)
     return description
+
+
+def _check_sums(
+    path: Path, name: str, entry: SplitEntry, small: int, advance: Advance | None = None
+) -> None:
+    """Compare a split's arrays with their checksums; pixels of more bytes than `small` by parts."""
+    pixels, labels = path / f"{name}.npy", path / f"{name}_labels.npy"
+    same = data_digest(labels, advance) == entry.labels_sha256
+    wrong = None if same else labels
+    if entry.bytes <= small:
+        wrong = wrong or (None if data_digest(pixels, advance) == entry.sha256 else pixels)
+    elif entry.sample_sha256 and sample_digest(pixels) != entry.sample_sha256:
+        wrong = wrong or pixels
+    if wrong:
+        raise DertsError(f"{wrong} differs from its checksum: {REMAKE}")
 
 
 def data_digest(path: Path, advance: Advance | None = None) -> str:
@@ -205,6 +232,8 @@ def _open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         if array.dtype != dtype or array.shape != shape:
             found = f"it is {array.dtype} {list(array.shape)}"
             raise ValueError(f"{found} but store.json says {np.dtype(dtype)} {list(shape)}")
+        if (size := path.stat().st_size) != array.offset + array.nbytes:
+            raise ValueError(f"it is {size} bytes long, not {array.offset + array.nbytes}")
         return array  # type: ignore[no-any-return]
     except Exception as error:  # numpy reads the header as Python: any mistake comes through
         reason = "missing" if isinstance(error, FileNotFoundError) else f"damaged ({error})"

@@ -17,6 +17,7 @@ from torch import Tensor
 from derts.data.store import SPLIT_NAME, SplitEntry, StoreDescription, data_digest
 from derts.data.table import ImageTable
 from derts.errors import DISK_FULL, DertsError
+from derts.files import sample_digest
 
 HEADER = 128  # bytes of the .npy header that numpy writes for any shape we have
 
@@ -135,12 +136,16 @@ def finish_split(folder: Path, name: str, split: SplitContent) -> SplitEntry:
         (int(counts.min(initial=len(labels))), int(counts.max(initial=0))),
         classes,
         split.categories,
+        sample_digest(pixels),
     )
 
 
 def publish(partial: Path, description: StoreDescription) -> None:
     """Write store.json and move the finished folder to its place, over an older store."""
     description.write(partial)
+    for file in partial.iterdir():  # a power cut must not leave names without their content
+        with file.open("r+b") as held:
+            os.fsync(held.fileno())
     destination = description.path
     old = destination.with_name(destination.name + ".old")
     if destination.exists():

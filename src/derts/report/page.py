@@ -47,13 +47,18 @@ def make_report(
     *,
     data: str | None = None,
     tables: dict[str, ImageTable] | None = None,
+    data_changed: bool = False,
 ) -> ReportPage:
     """A page about run folders (or folders of run folders).
 
     data     where the training images are now, if not where the runs were trained with them
     tables   training images that are open already, by the name of their data
+    data_changed  even if the data was prepared anew since
     """
-    groups = group_runs(read_runs(runs))
+    stories = read_runs(runs)
+    for story in stories:
+        story.run.data(data, data_changed)
+    groups = group_runs(stories)
     figures = draw_figures(groups)
     atlas = Atlas()
     views = pool_views(groups, atlas, dict(tables or {}), data)

@@ -13,6 +13,7 @@ CHOSEN = {
     "uniform": "Tasks were drawn at random from the pool",
     "balanced": "",  # told by the part balance
 }
+CHANGED = "The data was prepared anew since: it is not what the run was trained on."
 
 
 def what_it_did(group: RunGroup) -> list[str]:
@@ -58,6 +59,6 @@ def notes_of(groups: Sequence[RunGroup]) -> list[str]:
         note if len(groups) == 1 else f"{group.name}: {note}"
         for group in groups
         for run in group.runs
-        for note in run.summary["notes"]
+        for note in (*run.summary["notes"], *([CHANGED] if run.run.data_changed() else []))
     ]
     return list(dict.fromkeys(found))

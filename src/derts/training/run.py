@@ -64,13 +64,16 @@ def resume(
     tables: Tables | None = None,
     quiet: bool = False,
     listen: Listen | None = None,
+    data_changed: bool = False,
 ) -> Result:
     """Go on with an interrupted run from its newest checkpoint, as if never interrupted.
 
     A run that ended before its first checkpoint begins again. The number of processes may be
-    another than before.
+    another than before. `data_changed`: even if the data was prepared anew since.
     """
     run = Run.open(path)
+    if tables is None:
+        tables = open_data(run.data(changed=data_changed))
     with joined(choose_device(run.config.hardware)) as group, ExitStack() as stack:
         group.first(lambda: stack.enter_context(locked(run.path)))
         trainer = _checked_trainer(run.config, tables, group)
@@ -78,6 +81,9 @@ def resume(
         if trainer.update == run.config.updates and (run.path / "result.json").exists():
             raise DertsError(f"{path} is finished: its result is in {run.path / 'result.json'}")
         group.first(lambda: run.rewind(state))
+        if data_changed and run.data_changed() and group.leads:
+            changed = f"the data was prepared anew before update {trainer.update + 1}"
+            run.log({"event": "note", "text": changed})
         return _to_the_end(Driver(trainer, run, listen=listen), quiet)
 
 
@@ -121,7 +127,7 @@ def open_trainer(path: Path | str, tables: Tables | None = None, *, last: bool =
     run = Run.open(path)
     if not checkpoint_files(run.path / "checkpoints"):
         raise DertsError(f"{path} holds no checkpoint: train it first")
-    trainer = Trainer(run.config, open_data(run.config.data) if tables is None else tables)
+    trainer = Trainer(run.config, open_data(run.data()) if tables is None else tables)
     state = _load_newest(trainer, run)
     if not last:
         trainer.learner.load_state_dict(judged_weights(state))

@@ -1,4 +1,4 @@
-"""A run folder: config.toml, events.jsonl, rounds/, checkpoints/ and result.json."""
+"""A run folder: config.toml, data.json, events.jsonl, rounds/, checkpoints/, result.json."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from derts.config import TrainConfig
 from derts.config_file import read_config, to_toml
+from derts.data import data_fingerprint
 from derts.errors import DertsError
 from derts.files import LOCK, parse_json, write_atomically, write_json
 
@@ -46,7 +47,33 @@ class Run:
             elif old.name != LOCK:
                 old.unlink()
         write_atomically(self.path / "config.toml", to_toml(self.config).encode())
+        if (fingerprint := data_fingerprint(self.config.data)) is not None:
+            write_json(self.path / "data.json", {"fingerprint": fingerprint})
         (self.path / "checkpoints").mkdir()
+
+    def data_changed(self) -> bool:
+        """Whether another store is now where the one that the run was trained on was."""
+        path = self.path / "data.json"
+        try:
+            known = parse_json(path.read_text(encoding="utf-8"))["fingerprint"]
+        except FileNotFoundError:
+            return False  # built-in data, or the run is older than this record
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DertsError(f"{path} is damaged ({error}): remove it") from None
+        return data_fingerprint(self.config.data) not in (None, known)
+
+    def data(self, other: str | None = None, changed: bool = False) -> str:
+        """The data to open: `other` if that is named, else the run's own if it is as it was.
+
+        With `changed` it may have been prepared anew since.
+        """
+        if other is None and not changed and self.data_changed():
+            raise DertsError(
+                f"{self.config.data} is not what {self.path} was trained on, it was prepared again "
+                "since: train again, name the old store with --data, or go on knowingly with "
+                "--data-changed"
+            )
+        return other or self.config.data
 
     @staticmethod
     def check_free(path: Path, overwrite: bool = False) -> None:
