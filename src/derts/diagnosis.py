@@ -18,8 +18,8 @@ from derts.gradients import (
 )
 from derts.learners.base import Learner
 from derts.progress import Progress, silent
+from derts.selection.derts import Weighting, selection_weights
 from derts.selection.noisy_tasks import find_noisy
-from derts.selection.weights import Weighting, selection_weights
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
 

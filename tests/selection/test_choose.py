@@ -13,8 +13,9 @@ from derts.distributed import Group
 from derts.errors import DertsError
 from derts.facility_location import select
 from derts.gradients import PoolEstimate
-from derts.selection.choice import Choice, DrawnPool
 from derts.selection.derts import Derts
+from derts.selection.round_record import round_event
+from derts.selection.rounds import Choice, DrawnPool
 from derts.tasks import TaskPool, generator
 
 LITERAL = with_values(StrategyConfig(), PAPER, "preset paper")
@@ -33,15 +34,19 @@ def estimate(count: int = 200, noisy: int = 0, dim: int = 4) -> PoolEstimate:
     return PoolEstimate({"logit": gradients}, losses, torch.rand(count, generator=random))
 
 
+def drawn(count: int, relabelled: float | None = None) -> DrawnPool:
+    labels = torch.zeros(count, 2, dtype=torch.long)
+    pool = TaskPool(labels, labels, labels, labels, labels, labels, way=2)
+    return DrawnPool(pool, pool, None, relabelled)
+
+
 def choose(
     config: StrategyConfig, found: PoolEstimate, seed: int = 0, relabelled: float | None = None
 ) -> Choice:
-    labels = torch.zeros(len(found.losses), 2, dtype=torch.long)
-    pool = TaskPool(labels, labels, labels, labels, labels, labels, way=2)
     strategy: Any = Derts(config)
     strategy.estimate = lambda context, drawn: found
     context: Any = SimpleNamespace(meta_batch=8, group=Group())
-    chosen: Choice = strategy.choose(context, DrawnPool(pool, pool, None, relabelled), (seed,))
+    chosen: Choice = strategy.choose(context, drawn(len(found.losses), relabelled), (seed,))
     return chosen.settled()
 
 
@@ -57,7 +62,7 @@ def test_a_clean_round_trains_on_exactly_what_facility_location_selects() -> Non
     assert choice.objective == pytest.approx(expected.objective)
     assert choice.threshold is None
     assert choice.select == "facility-location"
-    numbers = choice.numbers()
+    numbers = round_event(drawn(200), choice)
     assert numbers["kept"] == numbers["selected"] == 60
     assert 1 <= numbers["effective_tasks"] <= 60
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from derts.errors import DertsError
-from derts.selection.weights import calibration, scale_to_mean_one, selection_weights
+from derts.selection.derts import calibration, selection_weights
+from derts.selection.rounds import scale_to_mean_one
 from derts.tasks import generator
 
 

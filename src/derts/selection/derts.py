@@ -9,7 +9,7 @@ looks noisy, select, weigh, cut into meta-batches. Each step is one call into on
     noisy_tasks               selection/noisy_tasks.py   `--strategy.drop`
     balance_classes, evenness selection/redundancy.py    `--strategy.balance`, `where-it-pays`
     select                    facility_location/         `--strategy.select`
-    selection_weights         selection/weights.py       `--strategy.weights`
+    selection_weights         below                      `--strategy.weights`
 
 The paper's method (Zhan & Anderson, 2024) is the preset `paper`; what wins is told in the log of
 every round under `parts`.
@@ -18,7 +18,7 @@ every round under `parts`.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,7 +28,6 @@ from derts.facility_location import Engine, select, select_two_rounds
 from derts.gradients import PoolEstimate, with_random_labels
 from derts.hardware import one_thread
 from derts.labels.votes import majority_vote
-from derts.selection.choice import Choice, DrawnPool, Seed, shuffled_batches
 from derts.selection.noisy_tasks import noisy_tasks
 from derts.selection.redundancy import (
     EVEN,
@@ -37,12 +36,25 @@ from derts.selection.redundancy import (
     classes_are_uneven,
     evenness,
 )
-from derts.selection.rounds import PoolStrategy, draw_pool, relabelled
+from derts.selection.rounds import (
+    Choice,
+    DrawnPool,
+    PoolStrategy,
+    Seed,
+    draw_pool,
+    relabelled,
+    scale_to_mean_one,
+    shuffled_batches,
+)
 from derts.selection.strategy import Context
-from derts.selection.weights import selection_weights
 from derts.tasks.randomness import generator
 
 IN_ONE_PROCESS = 23_170  # more, and the distances between all pairs exceed 2 GiB
+Weighting = Literal["counts", "none", "calibrated"]
+
+# An estimate sees part of a task's gradient; what it does not see adds Σ w² × its variance to the
+# error. 1 takes that variance to be as large as the variance of the estimates.
+RIDGE = 1.0
 
 
 class Picked(NamedTuple):
@@ -155,3 +167,61 @@ class Derts(PoolStrategy):
             f"{float(scores.mean()):.4g}); use --strategy.drop automatic or none, or lower the "
             "learning rate"
         )
+
+
+def selection_weights(
+    kind: Weighting, gradients: Tensor, indices: Tensor, counts: Tensor
+) -> Tensor:
+    """Weights [K] of the selected rows, mean 1, on the device of `counts`.
+
+    counts      how many rows of the pool each stands for (γ, the paper)
+    none        all alike
+    calibrated  all alike, corrected so that the weighted sum meets the pool's sum
+
+    gradients [N, d] are the pool's, indices [K] the selected rows, counts [K] their γ.
+
+    >>> pool = torch.tensor([[0.0], [0.1], [5.0]])
+    >>> selection_weights("counts", pool, torch.tensor([1, 2]), torch.tensor([2.0, 1.0]))
+    tensor([1.3333, 0.6667])
+    """
+    weights = counts if counts.is_floating_point() else counts.float()
+    if kind == "none":
+        weights = torch.ones_like(weights)
+    elif kind == "calibrated":
+        weights = calibration(gradients, indices).clamp(min=0).to(weights)
+    return scale_to_mean_one(weights)
+
+
+def calibration(gradients: Tensor, indices: Tensor, ridge: float = RIDGE) -> Tensor:
+    """Weights [K] near N/K, perhaps negative, whose weighted sum of rows is near that of all rows.
+
+    w = N/K + δ with Σδ = 0 minimises ‖Σ w g − Σ_pool g‖² + λ‖δ‖², where g are the gradients
+    [N, d] less the pool's mean, scaled to a mean squared length of 1 and λ = ridge. A large ridge
+    leaves all weights alike; with none and K > d the sums meet.
+
+    >>> calibration(torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([0, 1]), 1e-9).round()
+    tensor([0., 3.])
+    """
+    pool, count = gradients.detach(), len(indices)
+    length = pool.var(0, correction=0).sum().double().sqrt()
+    even = len(pool) / count
+    weights = torch.full((count,), even, dtype=torch.float64, device=pool.device)
+    if float(length) > 0:
+        chosen = pool[indices.to(pool.device)].double() - pool.mean(0, dtype=torch.float64)
+        chosen = chosen / length
+        missing = -even * chosen.sum(0)  # the centred pool sums to 0
+        # Σδ = 0 lets each row lose the selection's mean: what is left is a plain ridge problem
+        # that is blind to directions in which all selected rows agree.
+        weights = weights + _ridge(chosen - chosen.mean(0), missing, max(ridge, 1e-12))
+    return weights.to(pool.dtype)
+
+
+def _ridge(rows: Tensor, target: Tensor, ridge: float) -> Tensor:
+    """δ [K] minimising ‖rowsᵀ δ − target‖² + ridge ‖δ‖² for centred rows [K, d]."""
+    count, dim = rows.shape
+    identity = torch.eye(min(count, dim), dtype=rows.dtype, device=rows.device)
+    if dim <= count:
+        solution: Tensor = rows @ torch.linalg.solve(rows.T @ rows + ridge * identity, target)
+    else:
+        solution = torch.linalg.solve(rows @ rows.T + ridge * identity, rows @ target)
+    return solution

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from derts.selection.choice import Choice, DrawnPool, Seed
-from derts.selection.rounds import PoolStrategy
+from derts.selection.rounds import Choice, DrawnPool, PoolStrategy, Seed
 from derts.selection.strategy import Context
 from derts.tasks.randomness import generator
 

@@ -1,10 +1,11 @@
-"""What a round decided, task by task: small enough to keep, and enough to draw."""
+"""What a round decided: a line for the log, and task by task to draw it."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -12,9 +13,11 @@ from safetensors.torch import save
 
 from derts.data.table import ImageTable
 from derts.errors import DertsError
-from derts.selection.choice import Choice, DrawnPool
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
+
+if TYPE_CHECKING:
+    from derts.selection.rounds import Choice, DrawnPool
 
 MOST_TASKS = 20_000  # a pool is in random order: its beginning is a fair sample
 FORMAT = "round-record-1"
@@ -118,3 +121,40 @@ def pool_digest(pool: TaskPool, images: ImageTable) -> str:
     digest = hashlib.sha256(pool.support.cpu().numpy().tobytes())
     digest.update(images.gather(pool.support[:4]).cpu().numpy().tobytes())
     return digest.hexdigest()
+
+
+def round_event(drawn: DrawnPool, choice: Choice) -> dict[str, Any]:
+    """For the log: sizes, limits, how even the weights are, which parts of the method acted, and
+    the share of wrong labels in the pool, in what was selected, dropped and trained on. No strategy
+    decides by the true labels.
+    """
+    weights, drop, wrong = choice.weights[choice.kept], choice.drop, drawn.pool.mislabelled()
+    noise = {
+        "pool": drawn.given.mislabelled(),
+        "selected": wrong[choice.selected],
+        "dropped": wrong[:0] if drop is None else wrong[drop],
+        "kept": wrong if choice.at_random else wrong[choice.kept],  # random ones are alike
+    }
+    votes = drawn.relabelled
+    return {
+        "pool": len(choice.weights),
+        "selected": len(choice.selected),
+        "kept": len(choice.kept),
+        "looks_noisy": 0 if drop is None else int(drop.sum()),
+        "not_finite": choice.not_finite,
+        "threshold": choice.threshold,
+        "objective": choice.objective,
+        "largest_weight": round(float(weights.max()), 4),
+        "effective_tasks": round(float(weights.sum().square() / weights.square().sum()), 2),
+        **({} if choice.evenness is None else {"evenness": choice.evenness}),
+        "parts": {
+            "votes": None if votes is None else {"relabelled": round(votes, 6)},
+            "drop": None if drop is None else {"dropped": round(float(drop.float().mean()), 6)},
+            "balance": choice.select == "balanced",
+            "select": choice.select,
+        },
+        "noise": {
+            kind: round(float(shares.mean()), 6) if len(shares) else None
+            for kind, shares in noise.items()
+        },
+    }

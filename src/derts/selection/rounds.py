@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -18,14 +18,80 @@ from derts.errors import DertsError
 from derts.gradients import PoolEstimate, estimate_pool, usable_estimates
 from derts.hardware import one_thread
 from derts.labels.votes import majority_vote
-from derts.selection.choice import Choice, DrawnPool, Seed
-from derts.selection.round_record import RoundRecord
+from derts.selection.round_record import RoundRecord, round_event
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
 from derts.tasks.pool import TaskPool
+from derts.tasks.randomness import generator
 
 LONGEST_REST = 4
 """Rounds of random tasks after which a pool is looked at again, at the latest."""
 STATE = "round", "position", "random_batches", "random_looks", "batches", "weights", "noted"
+Seed = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class DrawnPool:
+    """A round's tasks.
+
+    pool        as they are scored and trained on
+    given       as they were drawn, where that is another pool
+    reference   the pool labelled at random, where the drop asks for it
+    relabelled  share of labels that votes changed (None: no votes)
+    note        what could not be done, and what to do about it
+    """
+
+    pool: TaskPool
+    given: TaskPool
+    reference: TaskPool | None = None
+    relabelled: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a round trains on. All tensors on the CPU; N tasks in the pool.
+
+    batches    lists of pool indices, in the order of training
+    weights    float [N]   weight of each task in `batches`, else 0; a round scales them to mean 1
+    selected   int64 [K]   pool indices that were selected, before a drop after selecting
+    select     how: facility-location, balanced, uniform, random (selecting does not pay), …
+    estimate   what was seen of the pool (None: nothing was looked at)
+    gradients  [N, d]      the estimated gradients that decided
+    drop       bool [N]    tasks that look noisy (None: nothing was asked to be dropped)
+    threshold, objective, evenness  of drop, facility location and redundancy; None: not computed
+    not_finite tasks left out because their numbers overflowed
+    """
+
+    batches: tuple[torch.Tensor, ...]
+    weights: torch.Tensor
+    selected: torch.Tensor
+    select: str
+    estimate: PoolEstimate | None = None
+    gradients: torch.Tensor | None = None
+    drop: torch.Tensor | None = None
+    threshold: float | None = None
+    objective: float | None = None
+    evenness: float | None = None
+    not_finite: int = 0
+
+    @property
+    def at_random(self) -> bool:
+        """Whether random tasks are trained on instead: no task of the pool is preferred."""
+        return self.select == "random"
+
+    @property
+    def kept(self) -> torch.Tensor:
+        """int64: pool indices that are trained on."""
+        return torch.cat(self.batches)
+
+    def settled(self) -> Choice:
+        """With weights of mean 1 over what is trained on; all alike where that is random tasks."""
+        if self.at_random:
+            nothing = torch.zeros(0, dtype=torch.long)
+            return replace(self, selected=nothing, weights=torch.ones_like(self.weights))
+        weights, kept = torch.zeros_like(self.weights), self.kept
+        weights[kept] = scale_to_mean_one(self.weights[kept])
+        return replace(self, weights=weights)
 
 
 class PoolStrategy(Strategy):
@@ -164,7 +230,7 @@ class PoolStrategy(Strategy):
         about = {"event": "round", "round": number, "update": context.update}
         taken = {"seconds": {name: value for name, value in spent.items() if value}}
         resting = {"random": rest} if rest else {}
-        context.log({**about, **taken, **choice.numbers(), **resting, **choice.parts(drawn)})
+        context.log({**about, **taken, **resting, **round_event(drawn, choice)})
         if context.keep_round is not None and choice.estimate is not None:
             with clock.phase("record"):
                 record = RoundRecord.of(drawn, choice, context.images, number, context.update)
@@ -183,3 +249,24 @@ def relabelled(drawn: DrawnPool) -> DrawnPool:
     votes = majority_vote(drawn.given)
     share = None if votes.note else votes.relabelled
     return DrawnPool(votes.pool, drawn.given, None, share, votes.note)
+
+
+def shuffled_batches(tasks: torch.Tensor, size: int, seed: Seed) -> tuple[torch.Tensor, ...]:
+    """Pool indices [n] in random order, cut into meta-batches; the last may be shorter."""
+    order = torch.randperm(len(tasks), generator=generator((*seed, "order")))
+    return tuple(tasks[order].split(size))
+
+
+def scale_to_mean_one(weights: torch.Tensor) -> torch.Tensor:
+    """Weights [K] scaled so that their mean is 1.
+
+    >>> scale_to_mean_one(torch.tensor([1.0, 3.0]))
+    tensor([0.5000, 1.5000])
+    """
+    mean = float(weights.mean()) if len(weights) else 0.0
+    if not (0 < mean < float("inf")):
+        raise DertsError(
+            f"{len(weights)} weights with mean {mean} cannot be scaled to mean 1; select rows "
+            "with finite gradients, or use the weights 'none'"
+        )
+    return weights / mean

@@ -5,8 +5,15 @@ from __future__ import annotations
 import torch
 
 from derts.labels.votes import majority_vote
-from derts.selection.choice import Choice, DrawnPool, Seed, shuffled_batches
-from derts.selection.rounds import PoolStrategy, draw_pool, relabelled
+from derts.selection.rounds import (
+    Choice,
+    DrawnPool,
+    PoolStrategy,
+    Seed,
+    draw_pool,
+    relabelled,
+    shuffled_batches,
+)
 from derts.selection.strategy import Context, MetaBatch, Strategy
 from derts.tasks.pool import TaskPool
 
