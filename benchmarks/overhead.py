@@ -23,7 +23,7 @@ from timing import save_results
 from derts.clock import TRAINING_PHASES
 from derts.config import TrainConfig
 from derts.config_file import PRESETS, Values, apply_presets, with_values
-from derts.data import ImageTable, open_data
+from derts.data import Table, open_data
 from derts.errors import DertsError
 from derts.training import Trainer
 
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def measure(
-    base: TrainConfig, tables: Mapping[str, ImageTable], names: list[str], turns: int
+    base: TrainConfig, tables: Mapping[str, Table], names: list[str], turns: int
 ) -> list[dict[str, Any]]:
     """One row per strategy; prints it."""
     trainers: dict[str, Trainer] = {}

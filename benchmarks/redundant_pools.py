@@ -21,7 +21,7 @@ import torch
 from derts.commands.demo import CHARACTERS, IMAGES, SMALL
 from derts.config import TrainConfig
 from derts.config_file import PRESETS, Values, apply_presets, with_values
-from derts.data import ImageTable, glyphs
+from derts.data import ImageTable, Table, glyphs
 from derts.provenance import code_version, machine
 from derts.selection.strategy import Context, MetaBatch
 from derts.tasks import TaskPool, TaskSampler, generator
@@ -61,7 +61,7 @@ def clean_demo(quick: bool) -> tuple[TrainConfig, dict[str, ImageTable]]:
 class Redundant:
     """Draws tasks of which most are of a few classes."""
 
-    def __init__(self, images: ImageTable, config: TrainConfig) -> None:
+    def __init__(self, images: Table, config: TrainConfig) -> None:
         self.config = config
         self.common = TaskSampler(images, images.class_names[:COMMON])
         self.all = TaskSampler(images)

@@ -118,6 +118,7 @@ class Experiment:
     def run_cell(self, cell: Row) -> None:
         """All variants of a learner, noise and seed."""
         true = self.tables["train"]
+        assert isinstance(true, ImageTable)
         noise, _, rate = cell["noise"].rpartition(":")
         confusion = confusion_matrix(noise, float(rate), true.class_names)
         wrong = replace(true, labels=corrupt_labels(true.labels, confusion, cell["seed"]))
@@ -143,6 +144,7 @@ class Experiment:
     ) -> ImageTable | None:
         """The training images as a way to find wrong labels leaves them; it is scored, too."""
         images = judged.tables["train"]
+        assert isinstance(images, ImageTable)
         wrong = images.labels != true
         if variant == "cleaned":
             score = score_detection(judged.trust.probability, wrong)

@@ -70,8 +70,8 @@ def main() -> None:
     tables = derts.glyphs(characters=100, images_per_character=20)
     test = derts.TaskPool.sample(tables["test"], tasks=100, way=WAY, shot=SHOT, query=10, seed=1)
     config = derts.LearnerConfig(distance_divisor=4.0)
-    shape = tables["train"].image_shape
-    learner = derts.build_learner(config, derts.ModelConfig(width=16), way=WAY, image_shape=shape)
+    shape = tables["train"].item_shape
+    learner = derts.build_learner(config, derts.ModelConfig(width=16), way=WAY, item_shape=shape)
     optimiser = torch.optim.Adam(learner.parameters(), lr=0.004)
     print(f"before: {derts.evaluate(learner, tables['test'], test)}")
     for batch in make_loader(learner, tables["train"]):

@@ -69,7 +69,7 @@ def main() -> None:
         nn.Conv2d(32, 32, 3, stride=2), nn.Flatten(),
     )  # fmt: skip
     optimiser = torch.optim.Adam(model.parameters(), lr=0.003)
-    learner = derts.OwnLearner(model, table.image_shape, way=WAY, preprocess=preprocess)
+    learner = derts.OwnLearner(model, table.item_shape, way=WAY, preprocess=preprocess)
     right: list[float] = []
     for number in range(3):
         pool = derts.TaskPool.sample(

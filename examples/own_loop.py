@@ -42,7 +42,7 @@ def main() -> None:
     test = derts.TaskPool.sample(tables["test"], tasks=100, way=5, shot=1, query=10, seed=1)
 
     model = MyModel()
-    learner = derts.OwnLearner(model, train.image_shape, way=5, preprocess=my_preprocessing)
+    learner = derts.OwnLearner(model, train.item_shape, way=5, preprocess=my_preprocessing)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.003)
     print(f"before: {derts.evaluate(learner, tables['test'], test)}")
 

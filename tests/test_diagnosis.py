@@ -41,7 +41,7 @@ def test_every_estimate_of_a_learner_is_shown(name: str, letters: Tables) -> Non
         LearnerConfig(name),  # type: ignore[arg-type]
         ModelConfig(width=4),
         way=3,
-        image_shape=images.image_shape,
+        item_shape=images.item_shape,
     )
     noise = TaskNoise(0.5)
     pool = TaskPool.sample(images, tasks=20, way=3, shot=2, query=3, seed=0, noise=noise)

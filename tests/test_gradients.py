@@ -41,7 +41,7 @@ def tasks() -> TaskPool:
 def learner(name: str, seed: int = 2) -> AnyLearner:
     config = LearnerConfig(name=name, inner_steps=2, inner_lr=0.3)  # type: ignore[arg-type]
     shape = (SIZE, SIZE, 1)
-    built = build_learner(config, ModelConfig(width=4), way=WAY, image_shape=shape, seed=seed)
+    built = build_learner(config, ModelConfig(width=4), way=WAY, item_shape=shape, seed=seed)
     built = built.double()
     with torch.no_grad():  # zero heads and fresh running statistics would hide mistakes
         for number, value in enumerate([*built.parameters(), *built.buffers()]):

@@ -2,7 +2,7 @@
 
 Read the package in the order in which the data flows:
 
-    data         1. images and labels          -> ImageTable
+    data         1. images or features, labels -> Table
     tasks        2. few-shot tasks as indices  -> TaskPool
     models       3. backbones                  -> features
     learners     4. meta-learners              -> adapted heads, query logits, outer loss
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from derts.config import LearnerConfig, ModelConfig, TrainConfig
-    from derts.data import ImageTable, from_dataset, glyphs, open_data
+    from derts.data import FeatureTable, ImageTable, from_dataset, glyphs, open_data
     from derts.errors import DertsError
     from derts.evaluation import evaluate
     from derts.facility_location import Selection, select
@@ -40,6 +40,7 @@ _HOMES = {
     "ANIL": "learners",
     "DertsError": "errors",
     "FewShotModel": "predict",
+    "FeatureTable": "data",
     "ImageTable": "data",
     "Learner": "learners",
     "MAML": "learners",
@@ -71,6 +72,7 @@ __all__ = [
     "ANIL",
     "MAML",
     "DertsError",
+    "FeatureTable",
     "FewShotModel",
     "ImageTable",
     "Learner",

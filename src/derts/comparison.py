@@ -13,7 +13,7 @@ from typing import Any
 
 from derts.config import StrategyConfig, TrainConfig
 from derts.config_file import Values, with_values
-from derts.data.table import ImageTable
+from derts.data.table import Table
 from derts.files import write_atomically
 from derts.progress import Advance, unheard
 from derts.statistics import over_seeds, paired_difference
@@ -80,7 +80,7 @@ def compare(
     base: TrainConfig,
     variants: Mapping[str, Values],
     seeds: Sequence[int],
-    tables: Mapping[str, ImageTable],
+    tables: Mapping[str, Table],
     *,
     after_run: Callable[[Result, Trainer], None] = lambda result, trainer: None,
     advance: Advance = unheard,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from derts.data.table import ImageTable
+from derts.data.table import Table
 from derts.facility_location import select
 from derts.gradients import (
     PoolEstimate,
@@ -51,7 +51,7 @@ class Diagnosis:
 
 def diagnose(
     learner: Learner[Any],
-    images: ImageTable,
+    images: Table,
     pool: TaskPool,
     *,
     ratio: float = 0.3,

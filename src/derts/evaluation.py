@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from derts.data.table import ImageTable
+from derts.data.table import Table
 from derts.hardware import send
 from derts.learners.base import Learner, query_losses
 from derts.learners.embedding import Named, evaluation_mode, task_features
@@ -42,7 +42,7 @@ class Evaluation:
         return f"{self.mean:.2f} ± {self.interval:.2f} ({len(self.accuracies)} tasks)"
 
 
-def evaluate(learner: Learner[Any], images: ImageTable, pool: TaskPool) -> Evaluation:
+def evaluate(learner: Learner[Any], images: Table, pool: TaskPool) -> Evaluation:
     """Adapt to each task's support set and classify its query set.
 
     Every different image is embedded once; no graph is kept, and running statistics are read,
@@ -53,7 +53,7 @@ def evaluate(learner: Learner[Any], images: ImageTable, pool: TaskPool) -> Evalu
 
 
 def accuracies(
-    learner: Learner[Any], images: ImageTable, pool: TaskPool, named: Named | None = None
+    learner: Learner[Any], images: Table, pool: TaskPool, named: Named | None = None
 ) -> torch.Tensor:
     """Share of each task's query images that are classified rightly, [N], on the learner's device.
 

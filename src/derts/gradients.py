@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from derts.clock import Clock
-from derts.data.table import ImageTable
+from derts.data.table import Table
 from derts.distributed import Group
 from derts.errors import DertsError
 from derts.hardware import send
@@ -73,7 +73,7 @@ class PoolEstimate:
 
 
 def estimate_gradients(
-    learner: Learner[Any], images: ImageTable, pool: TaskPool, estimate: str = "logit"
+    learner: Learner[Any], images: Table, pool: TaskPool, estimate: str = "logit"
 ) -> Tensor:
     """[N, dim]: one estimated outer gradient per task of the pool.
 
@@ -91,7 +91,7 @@ def estimate_gradients(
 
 def estimate_pool(
     learner: Learner[Any],
-    images: ImageTable,
+    images: Table,
     pool: TaskPool,
     estimates: Sequence[str] = ("logit",),
     tasks_at_once: int = 256,
@@ -133,7 +133,7 @@ def estimate_pool(
 
 def exact_gradients(
     learner: Learner[Any],
-    images: ImageTable,
+    images: Table,
     pool: TaskPool,
     device: torch.device | str | None = None,
 ) -> Tensor:
@@ -212,7 +212,7 @@ class _Classified(NamedTuple):
 
 def _classified(
     learner: Learner[Any],
-    images: ImageTable,
+    images: Table,
     pool: TaskPool,
     reference: TaskPool | None,
     names: Sequence[str],

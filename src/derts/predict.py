@@ -53,7 +53,7 @@ class FewShotModel:
 
     def __init__(self, config: TrainConfig, card: Card, weights: Weights) -> None:
         self.config, self.card, self.weights = config, card, weights
-        height, width, self.channels = card["image_shape"]
+        height, width, self.channels = card.get("item_shape") or card["image_shape"]
         if height != width:
             raise DertsError(
                 f"the model was trained on images of {height}×{width} pixels: predicting from "
@@ -64,7 +64,7 @@ class FewShotModel:
 
     def _build(self, way: int) -> AnyLearner:
         shape = (self.size, self.size, self.channels)
-        learner = build_learner(self.config.learner, self.config.model, way=way, image_shape=shape)
+        learner = build_learner(self.config.learner, self.config.model, way=way, item_shape=shape)
         learner.load_state_dict(self.weights)
         return learner
 
@@ -165,10 +165,14 @@ def load_model(path: Path | str) -> FewShotModel:
         raise DertsError(f"{path} holds no checkpoint: train it first")
     file, state = found
     result = run.result() or {}
-    shape = result.get("image_shape") or open_data(run.config.data)["train"].image_shape
+    shape = (
+        result.get("item_shape")
+        or result.get("image_shape")
+        or open_data(run.config.data)["train"].item_shape
+    )
     card = {
         "format": FORMAT,
-        "image_shape": list(shape),
+        "item_shape": list(shape),
         "config": as_values(run.config),
         "data": {"name": Path(run.config.data).name, "trained_on": result.get("images", {})},
         "results": {key: result[key] for key in RESULTS if key in result},

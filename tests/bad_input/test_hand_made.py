@@ -28,7 +28,7 @@ from derts.cli import run
 from derts.data import open_store
 from derts.data import prepare as make_store
 from derts.data.safe_pickle import load_pickle
-from derts.data.store import image_names
+from derts.data.store import item_names
 from derts.errors import DertsError
 from derts.facility_location import Selection
 from derts.predict import load_model
@@ -278,7 +278,7 @@ def test_nested_files_elsewhere_are_refused(store: Path, tmp_path: Path) -> None
     shutil.copytree(store, tmp_path / "store")
     (tmp_path / "store" / "train_names.json").write_text(deep)
     with pytest.raises(DertsError, match="nested too deeply"):
-        image_names(tmp_path / "store", "train")
+        item_names(tmp_path / "store", "train")
     (tmp_path / "store" / "store.json").write_text(deep)
     with pytest.raises(DertsError, match="nested too deeply"):
         open_store(tmp_path / "store")

@@ -56,14 +56,14 @@ def test_kinds_of_images(image: Any) -> None:
 
 def test_iterable_and_gray() -> None:
     table = from_dataset(Stream())
-    assert table.image_shape == (9, 9, 1)
+    assert table.item_shape == (9, 9, 1)
     assert table.images[:, 0, 0, 0].tolist() == [200, 100]
-    assert from_dataset(Stream(), size=4, grayscale=False).image_shape == (4, 4, 3)
+    assert from_dataset(Stream(), size=4, grayscale=False).item_shape == (4, 4, 3)
 
 
 def test_gray_tensors_and_arrays_without_channels() -> None:
-    assert from_dataset(Pairs((torch.zeros(5, 5), 0))).image_shape == (5, 5, 1)
-    assert from_dataset(Pairs((np.zeros((5, 5), np.uint8), 0))).image_shape == (5, 5, 1)
+    assert from_dataset(Pairs((torch.zeros(5, 5), 0))).item_shape == (5, 5, 1)
+    assert from_dataset(Pairs((np.zeros((5, 5), np.uint8), 0))).item_shape == (5, 5, 1)
 
 
 def test_dictionaries_as_hugging_face_gives_them() -> None:

@@ -41,7 +41,7 @@ def test_whole_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "U+0041 A" in names
     assert not {"U+0391 Α", "U+0410 А"} & set(names), "Greek and Cyrillic A look like the Latin one"
     train = tables["train"]
-    assert train.image_shape == (28, 28, 1)
+    assert train.item_shape == (28, 28, 1)
     assert abs(len(train.class_names) / len(names) - 0.64) < 0.01
     assert train.categories is not None
     assert {"Latin", "Greek", "Cyrillic", "Armenian", "Georgian"} <= set(train.categories)

@@ -30,7 +30,7 @@ def check_store(source: Path, destination: Path) -> None:
     for split, table in tables.items():
         assert table.class_names == tuple(SPLITS[split])
         assert table.labels.tolist() == np.repeat(np.arange(len(SPLITS[split])), COUNT).tolist()
-        np.testing.assert_array_equal(table.images.numpy(), pixels(split))
+        np.testing.assert_array_equal(table.items.numpy(), pixels(split))
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])

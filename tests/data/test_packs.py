@@ -72,7 +72,7 @@ def test_packs(
         assert table.class_names == tuple(names)
         assert table.labels.tolist() == np.repeat(np.arange(len(names)), COUNT).tolist()
         assert table.categories == (tuple(f"all but {n}" for n in names) if is_tiered else None)
-        np.testing.assert_array_equal(table.images.numpy(), pixels(split))
+        np.testing.assert_array_equal(table.items.numpy(), pixels(split))
 
 
 @pytest.mark.parametrize(
@@ -126,13 +126,13 @@ def test_real_validation_packs(
     verify_store(tmp_path / "store")
     table = open_store(tmp_path / "store")["val"]
     assert (len(table), len(table.class_names)) == (images, classes)
-    assert table.image_shape == (side, side, 3)
+    assert table.item_shape == (side, side, 3)
     assert (table.categories and len(set(table.categories))) == categories
     with np.load(pack_file, allow_pickle=False) as pack:
         start, stop = pack["offsets"][5000:5002]
         image = Image.open(io.BytesIO(pack["data"][start:stop].tobytes())).convert("RGB")
         name = pack["class_names"][pack["labels"][5000]]
-    np.testing.assert_array_equal(table.images[5000].numpy(), np.asarray(image))
+    np.testing.assert_array_equal(table.items[5000].numpy(), np.asarray(image))
     assert table.class_names[int(table.labels[5000])] == name
 
 

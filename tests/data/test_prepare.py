@@ -36,7 +36,7 @@ def test_split_folders(class_folders: MakeImages, tmp_path: Path) -> None:
     tables = open_store(tmp_path / "store")
     assert tables["val"].class_names == ("e", "f")
     first = Image.open(tmp_path / "source/train/a/0.png").crop((2, 0, 14, 12))
-    np.testing.assert_array_equal(tables["train"].images[0].numpy(), np.asarray(first))
+    np.testing.assert_array_equal(tables["train"].items[0].numpy(), np.asarray(first))
     assert not (tmp_path / "store.partial").exists()
 
 
@@ -207,7 +207,7 @@ def test_destination_that_is_taken(class_folders: MakeImages, tmp_path: Path) ->
         prepare(source, store, size=9)
     assert not (tmp_path / "store.partial").exists()
     prepare(source, store, size=9, overwrite=True, grayscale=True)
-    assert open_store(store)["train"].image_shape == (9, 9, 1)
+    assert open_store(store)["train"].item_shape == (9, 9, 1)
     with pytest.raises(DertsError, match="is no store"):
         prepare(source, class_folders("other"), overwrite=True)
     with pytest.raises(DertsError, match="inside the source"):

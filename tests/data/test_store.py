@@ -28,7 +28,7 @@ def test_round_trip(store: Path) -> None:
     assert list(tables) == ["train", "val"]
     val = tables["val"]
     assert (val.split, val.class_names, val.categories) == ("val", ("a", "b", "ç"), ("x", "x", "y"))
-    assert val.images.sum() > 0
+    assert val.items.sum() > 0
     again = save_table(tables, store.with_name("again"))
     assert again.splits == describe_store(store).splits
     assert verify_store(store).bytes == 2 * 6 * 8 * 8 * 3
@@ -36,9 +36,9 @@ def test_round_trip(store: Path) -> None:
 
 
 def test_writing_to_a_table_leaves_the_file_alone(store: Path) -> None:
-    open_store(store)["train"].images.zero_()
+    open_store(store)["train"].items.zero_()
     assert verify_store(store).bytes == 2 * 6 * 8 * 8 * 3
-    assert int(open_store(store)["train"].images.sum()) > 0
+    assert int(open_store(store)["train"].items.sum()) > 0
 
 
 def test_open_data(store: Path, tmp_path: Path) -> None:

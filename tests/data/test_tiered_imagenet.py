@@ -59,7 +59,7 @@ def test_png_pickles(tmp_path: Path, protocol: int, kind: str) -> None:
     table = open_store(tmp_path / "store")["train"]
     expected = pixels()
     expected[1] = 0
-    np.testing.assert_array_equal(table.images.numpy(), expected)
+    np.testing.assert_array_equal(table.items.numpy(), expected)
     assert table.labels.tolist() == [0, 0, 1, 1, 2, 2]
     assert table.class_names == ("n0", "n2", "n5")
     assert table.categories == ("tool", "bird", "tool")
@@ -71,7 +71,7 @@ def test_npz_with_blue_first(tmp_path: Path, save: Any) -> None:
     write_labels(tmp_path, {"labels": [3, 3, 3, 4, 4, 4]})
     prepare(tmp_path, tmp_path / "store")
     table = open_store(tmp_path / "store")["train"]
-    np.testing.assert_array_equal(table.images.numpy(), pixels())
+    np.testing.assert_array_equal(table.items.numpy(), pixels())
     assert table.class_names == ("3", "4")
     assert table.categories is None
 

@@ -23,7 +23,7 @@ def images(size: int = 32, channels: int = 3) -> ImageTable:
 
 def embedding(backbone: str, kernels: bool = True) -> FastEmbedding:
     model = ModelConfig(backbone, width=16)  # type: ignore[arg-type]
-    learner = build_learner(LearnerConfig("protonet"), model, way=5, image_shape=(32, 32, 3))
+    learner = build_learner(LearnerConfig("protonet"), model, way=5, item_shape=(32, 32, 3))
     made = FastEmbedding(learner.backbone, torch.device("cpu"))
     made.kernels = kernels
     return made

@@ -12,7 +12,7 @@ import torch
 
 from derts.cli import run
 from derts.config import LearnerConfig, ModelConfig
-from derts.data import ImageTable, image_names, open_store, prepare, verify_store
+from derts.data import ImageTable, item_names, open_store, prepare, verify_store
 from derts.labels.judged import image_features
 from derts.learners import build_learner
 
@@ -102,7 +102,7 @@ def test_a_cleaned_store_has_fewer_wrong_labels_and_the_source_stays(
         assert {row["split"] for row in changes} == {"train"}
         hit = sum(row["path"] in wrong for row in changes) / max(1, len(changes))
         assert hit > 0.6
-        paths = image_names(tmp_path / name, "train")
+        paths = item_names(tmp_path / name, "train")
         assert paths is not None
         gone = {row["path"] for row in changes if row["change"] == "drop"}
         assert not gone & set(paths)
@@ -113,7 +113,7 @@ def test_a_cleaned_store_has_fewer_wrong_labels_and_the_source_stays(
                 assert table.class_names[given[row["path"]]] == row["new class"]
         number = next(n for n, path in enumerate(paths) if path not in wrong)
         old = int(paths[number].rsplit("/", 1)[1])
-        assert torch.equal(table.images[number], source["train"].images[old])
+        assert torch.equal(table.items[number], source["train"].items[old])
     assert {row["change"] for row in rows_of(tmp_path / "drop" / "changes.csv")} == {"drop"}
     assert run(["clean", str(folder / "run"), str(tmp_path / "x"), "--mix", "--drop"]) == 2
     assert run(["clean", str(folder / "run"), str(folder / "store"), "--overwrite"]) == 2
@@ -150,7 +150,7 @@ def test_what_a_person_decided_is_done(
         (third["path"], "drop", "review"),
         (test["path"], "relabel", "review"),
     ]
-    names = image_names(tmp_path / "mine", "train")
+    names = item_names(tmp_path / "mine", "train")
     assert names is not None
     assert test["path"] in names  # it moved to the split of its class
     assert third["path"] not in names
@@ -177,7 +177,7 @@ def test_features_are_in_the_order_of_the_table(name: str, letters: dict[str, Im
         LearnerConfig(name),  # type: ignore[arg-type]
         ModelConfig(width=4),
         way=3,
-        image_shape=images.image_shape,
+        item_shape=images.item_shape,
     )
     features = image_features(learner, images)
     assert features.shape == (len(images), int(learner.backbone.dim))  # type: ignore[arg-type]
@@ -196,11 +196,11 @@ def test_a_store_made_from_files_knows_their_names(photos: Path, tmp_path: Path)
     command("data", "corrupt", tmp_path / "store", tmp_path / "wrong", "--noise", "pair",
             "--rate", "0.5")  # fmt: skip
     for split, table in open_store(tmp_path / "store").items():
-        names = image_names(tmp_path / "store", split)
+        names = item_names(tmp_path / "store", split)
         assert names is not None
         assert len(names) == len(table)
         folders = [table.class_names[label] for label in table.labels.tolist()]
         assert [name.split("/")[0] for name in names] == folders
         assert "letter-03/05.png" not in names
-        assert image_names(tmp_path / "wrong", split) == names
-    assert image_names("glyphs", "train") is None
+        assert item_names(tmp_path / "wrong", split) == names
+    assert item_names("glyphs", "train") is None

@@ -31,7 +31,7 @@ def tasks(noisy: bool = False) -> TaskPool:
 def learner(name: str, **settings: object) -> AnyLearner:
     config = LearnerConfig(name=name, inner_steps=2, inner_lr=0.3, **settings)  # type: ignore[arg-type]
     built = build_learner(
-        config, ModelConfig(width=4), way=WAY, image_shape=(SIZE, SIZE, 2), seed=2
+        config, ModelConfig(width=4), way=WAY, item_shape=(SIZE, SIZE, 2), seed=2
     ).double()
     with torch.no_grad():  # zero heads would hide mistakes
         for number, value in enumerate(built.parameters()):
@@ -196,7 +196,7 @@ def test_a_pool_too_large_for_memory_gives_the_same_features(
 def test_per_task_statistics_normalise_each_task_by_itself() -> None:
     pool = tasks()
     config, shape = ModelConfig(width=4, batch_norm="task"), (SIZE, SIZE, 2)
-    model = build_learner(LearnerConfig(), config, way=WAY, image_shape=shape, seed=2).double()
+    model = build_learner(LearnerConfig(), config, way=WAY, item_shape=shape, seed=2).double()
     alone = torch.cat([model.outer_loss(images(), pool[[task]]).losses for task in range(4)])
     torch.testing.assert_close(model.outer_loss(images(), pool).losses, alone)
     norm = next(child for child in model.modules() if isinstance(child, BatchNorm))
@@ -214,7 +214,7 @@ def test_the_seed_alone_decides_the_parameters() -> None:
 
 def test_bfloat16_stays_near_float32() -> None:
     shape = (SIZE, SIZE, 2)
-    model = build_learner(LearnerConfig(), ModelConfig(width=8), way=WAY, image_shape=shape)
+    model = build_learner(LearnerConfig(), ModelConfig(width=8), way=WAY, item_shape=shape)
     exact = model.outer_loss(images(), tasks()).losses
     model.embedding.precision = torch.bfloat16
     torch.testing.assert_close(
@@ -253,7 +253,7 @@ def test_smoothing_spreads_targets_in_training_alone(
             LearnerConfig(name, smoothing=share),  # type: ignore[arg-type]
             ModelConfig(width=4),
             way=3,
-            image_shape=table.image_shape,
+            item_shape=table.item_shape,
         )
         for share in (0.0, 0.3)
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from derts.data import open_data
+from derts.data import ImageTable, open_data
 from derts.report.page import make_report
 from derts.training.run_folder import Run
 from tests.report.browser import Browser, browser, missing
@@ -111,6 +111,7 @@ def test_markup_in_class_names_stays_text(demo_folder: Path, tmp_path: Path) -> 
     run = demo_folder / "derts-seed0"
     data = Run.open(run).config.data
     table = open_data(data)["train"]
+    assert isinstance(table, ImageTable)
     names = tuple(f"{TRAPS[n % len(TRAPS)]}{n}" for n in range(len(table.class_names)))
     trapped = replace(table, class_names=names)
     page = make_report([run], tables={data: trapped}).save(tmp_path / "page.html")

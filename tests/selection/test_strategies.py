@@ -96,7 +96,7 @@ def test_a_loop_whose_pools_know_no_classes_is_told_so(letters: Tables) -> None:
         return replace(pool, classes=None)
 
     learner = build_learner(
-        LearnerConfig(), ModelConfig(width=4), way=3, image_shape=table.image_shape
+        LearnerConfig(), ModelConfig(width=4), way=3, item_shape=table.item_shape
     )
     context = Context(learner, table, draw, 2)
     with pytest.raises(DertsError, match=r"--no-strategy\.votes"):

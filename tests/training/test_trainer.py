@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from derts.config import TrainConfig
-from derts.data import ImageTable
+from derts.data import ImageTable, Table
 from derts.data.streaming import StreamedTable
 from derts.tasks import TaskPool
 from derts.tasks.augment import with_augmentation
@@ -135,7 +135,7 @@ def test_evaluation_repeats_itself_keeps_no_graph_and_sends_a_split_once(
     placed: list[str] = []
     place = module.place_table  # type: ignore[attr-defined]
 
-    def counted(images: ImageTable, *rest: Any) -> ImageTable:
+    def counted(images: Table, *rest: Any) -> Table:
         placed.append(images.split)
         return place(images, *rest)
 

@@ -1,8 +1,8 @@
-"""Stage 1: images and labels, from any source to an ImageTable.
+"""Stage 1: images or features with labels, from any source to a Table.
 
-open_data       glyphs or a prepared store, as ImageTables by split
+open_data       glyphs or a prepared store, as tables by split
 prepare         any data set on disk -> a store; find_source says which kind it is
-open_store, verify_store, describe_store, image_names, save_table
+open_store, verify_store, describe_store, item_names, save_table
 from_dataset    any torch or Hugging Face dataset -> an ImageTable
 glyphs          the built-in data: letters and digits in twelve fonts
 with_rotated_classes  four classes for every one: upright and rotated
@@ -14,14 +14,15 @@ from derts.data.prepare import Prepared, data_fingerprint, find_source, open_dat
 from derts.data.store import (
     StoreDescription,
     describe_store,
-    image_names,
+    item_names,
     open_store,
     verify_store,
 )
 from derts.data.store_writing import save_table
-from derts.data.table import ImageTable, Table, with_rotated_classes
+from derts.data.table import FeatureTable, ImageTable, Table, with_rotated_classes
 
 __all__ = [
+    "FeatureTable",
     "ImageTable",
     "Prepared",
     "StoreDescription",
@@ -31,7 +32,7 @@ __all__ = [
     "find_source",
     "from_dataset",
     "glyphs",
-    "image_names",
+    "item_names",
     "open_data",
     "open_store",
     "prepare",

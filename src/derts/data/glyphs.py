@@ -57,7 +57,8 @@ def glyphs(
     path = _cache_folder() / f"glyphs-v{_VERSION}-{count}x{images_per_character}-seed{seed}"
     with suppress(DertsError):
         verify_store(path)
-        return open_store(path)
+        found = open_store(path)
+        return {name: table for name, table in found.items() if isinstance(table, ImageTable)}
     tables = _make(images_per_character, characters, seed)
     # A cache that cannot be written costs a few seconds next time, and no more.
     with suppress(DertsError):

@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from derts.data.store_writing import (
     finish_split,
     publish,
 )
-from derts.data.table import ImageTable
+from derts.data.table import Table
 from derts.errors import DertsError
 from derts.files import parse_json
 from derts.progress import Progress, silent
@@ -42,19 +43,18 @@ _ACCEPTED = (
 )
 
 
-def open_data(
-    source: str | Path, *, device: torch.device | str | None = None
-) -> dict[str, ImageTable]:
-    """The splits of "glyphs" or of a prepared store, their images moved to `device` if given.
+def open_data(source: str | Path, *, device: torch.device | str | None = None) -> dict[str, Table]:
+    """The splits of "glyphs" or of a prepared store, their items moved to `device` if given.
 
-    "glyphs-120x20" are 120 of the characters with 20 images each. A store's images uint8
-    [n, height, width, channels] stay on disk unless a device is given.
+    "glyphs-120x20" are 120 of the characters with 20 images each. A store's items stay on disk
+    unless a device is given.
 
     >>> open_data("no-such-store")
     Traceback (most recent call last):
     derts.errors.DertsError: no-such-store does not exist: ... or "glyphs"
     """
     sizes = re.fullmatch(r"glyphs-(\d+)x(\d+)", str(source))
+    tables: Mapping[str, Table]
     if source == "glyphs":
         tables = glyphs()
     elif sizes and not Path(source).exists():

@@ -1,9 +1,10 @@
-"""A prepared store: a folder with one plain .npy of pixels per split and a store.json.
+"""A prepared store: a folder with one plain .npy of images or features per split.
 
-store.json         format version, origin, settings; per split: classes, count, checksums
-train.npy          uint8 [n, size, size, channels], opened by memory-mapping
+store.json         format version, kind of items, origin; per split: classes, count, checksums
+train.npy          images uint8 [n, size, size, channels] or features float32 [n, d], opened by
+                   memory-mapping
 train_labels.npy   int64 [n]
-train_names.json   the files that the images were, where they were files
+train_names.json   the names of the items (the files that images were), where they have some
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import math
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from derts.data.table import ImageTable
+from derts.data.table import FeatureTable, ImageTable, Table, describe_items
 from derts.errors import DertsError
 from derts.files import parse_json, sample_digest
 from derts.progress import Advance, Progress, silent
@@ -30,6 +31,17 @@ SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 REMAKE = "prepare it again with derts data prepare"
 _BLOCK = 16_000_000
 _SMALL = 64_000_000  # bytes of an array that is compared with its checksum whenever it is opened
+Kind = Literal["images", "features"]
+TABLES: dict[Kind, type[ImageTable] | type[FeatureTable]] = {
+    "images": ImageTable,
+    "features": FeatureTable,
+}
+DTYPES: dict[Kind, str] = {"images": "|u1", "features": "<f4"}
+
+
+def kind_of(shape: tuple[int, ...]) -> Kind:
+    """What items of a shape are."""
+    return "images" if len(shape) == 3 else "features"
 
 
 @dataclass(frozen=True)
@@ -37,24 +49,28 @@ class SplitEntry:
     """What store.json says of one split, under the same names."""
 
     count: int
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]  # of an item
     sha256: str
     labels_sha256: str
-    per_class: tuple[int, int]  # fewest and most images of a class
+    per_class: tuple[int, int]  # fewest and most items of a class
     classes: tuple[str, ...]
     categories: tuple[str, ...] | None
     sample_sha256: str = ""  # of parts of the pixels' file, spread over it
 
     @property
     def bytes(self) -> int:
-        return self.count * math.prod(self.shape)
+        return self.count * math.prod(self.shape) * np.dtype(DTYPES[self.kind]).itemsize
+
+    @property
+    def kind(self) -> Kind:
+        return kind_of(self.shape)
 
     @property
     def line(self) -> str:
         """The split in words, without its name."""
-        shape = "×".join(map(str, self.shape))
         each = "–".join(map(str, sorted(set(self.per_class))))
-        line = f"{self.count:,} images {shape}, {len(self.classes)} classes of {each}"
+        items = describe_items(self.count, self.shape)
+        line = f"{items}, {len(self.classes)} classes of {each}"
         if self.categories:
             line += f", {len(set(self.categories))} super-categories"
         return line
@@ -62,7 +78,9 @@ class SplitEntry:
     @staticmethod
     def from_json(entry: dict[str, Any]) -> SplitEntry:
         """The entry; a KeyError, TypeError or ValueError where it is damaged."""
-        height, width, channels = map(int, entry["shape"])
+        shape = tuple(map(int, entry["shape"]))
+        if len(shape) not in (1, 3):
+            raise ValueError(f"items of shape {list(shape)}")
         low, high = map(int, entry["per_class"])
         classes, categories = tuple(map(str, entry["classes"])), entry["categories"]
         if categories is not None:
@@ -70,14 +88,14 @@ class SplitEntry:
             if len(categories) != len(classes):
                 raise ValueError("categories and classes differ in number")
         digests = str(entry["sha256"]), str(entry["labels_sha256"])
-        shape, each, sample = (height, width, channels), (low, high), entry.get("sample_sha256", "")
-        about = (shape, *digests, each, classes, categories, str(sample))
+        sample = str(entry.get("sample_sha256", ""))
+        about = (shape, *digests, (low, high), classes, categories, sample)
         return SplitEntry(int(entry["count"]), *about)
 
 
 @dataclass(frozen=True)
 class StoreDescription:
-    """What store.json says: splits, where the images came from, and how they were made."""
+    """What store.json says: splits, where the items came from, and how they were made."""
 
     path: Path
     origin: dict[str, str]
@@ -85,6 +103,11 @@ class StoreDescription:
     fingerprint: str
     left_out: int
     splits: dict[str, SplitEntry]
+
+    @property
+    def kind(self) -> Kind:
+        """What the items of every split are."""
+        return next((entry.kind for entry in self.splits.values()), "images")
 
     @property
     def bytes(self) -> int:
@@ -110,7 +133,7 @@ class StoreDescription:
 
     def write(self, folder: Path) -> None:
         """Write store.json into a folder."""
-        content = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        content = {"format": FORMAT, "version": VERSION, "kind": self.kind, **asdict(self)}
         del content["path"]
         text = json.dumps(content, ensure_ascii=False, indent=1)
         (folder / "store.json").write_text(text + "\n", encoding="utf-8")
@@ -124,12 +147,12 @@ def describe_store(path: Path | str) -> StoreDescription:
     try:
         content = parse_json((path / "store.json").read_text(encoding="utf-8"))
         if (content["format"], content["version"]) != (FORMAT, VERSION):
-            found = f"{content['format']} version {content['version']}"
-            raise ValueError(f"{found}, this derts reads {FORMAT} version {VERSION}")
+            format_ = f"{content['format']} version {content['version']}"
+            raise ValueError(f"{format_}, this derts reads {FORMAT} version {VERSION}")
         for name in content["splits"]:
             if not SPLIT_NAME.fullmatch(name):
                 raise ValueError(f"split name {name!r}")
-        return StoreDescription(
+        found = StoreDescription(
             path,
             dict(content["origin"]),
             dict(content["settings"]),
@@ -137,6 +160,10 @@ def describe_store(path: Path | str) -> StoreDescription:
             int(content["left_out"]),
             {name: SplitEntry.from_json(entry) for name, entry in content["splits"].items()},
         )
+        kind = content.get("kind", "images")  # stores of before there were features do not say
+        if any(entry.kind != kind for entry in found.splits.values()):
+            raise ValueError(f"a store of {kind} whose shapes are others")
+        return found
     except FileNotFoundError:
         raise DertsError(f"{path} is no prepared store (it has no store.json): {REMAKE}") from None
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -144,8 +171,8 @@ def describe_store(path: Path | str) -> StoreDescription:
         raise DertsError(f"{path / 'store.json'} is damaged ({reason}): {REMAKE}") from error
 
 
-def open_store(path: Path | str) -> dict[str, ImageTable]:
-    """Every split as an ImageTable whose images uint8 [n, size, size, channels] stay on disk.
+def open_store(path: Path | str) -> dict[str, Table]:
+    """Every split as an ImageTable or, in a store of features, a FeatureTable; items stay on disk.
 
     Lengths, headers and labels are checked, and all pixels up to 64 MB; of more, a sample.
 
@@ -158,21 +185,24 @@ def open_store(path: Path | str) -> dict[str, ImageTable]:
     >>> open_store(folder)
     {'train': ImageTable(train: 2 images 8×8×3, 2 classes, cpu)}
     """
-    path, tables = Path(path), {}
+    path = Path(path)
+    tables: dict[str, Table] = {}
     for name, entry in describe_store(path).splits.items():
-        images = _open_array(path / f"{name}.npy", "|u1", (entry.count, *entry.shape))
+        shape = (entry.count, *entry.shape)
+        items = _open_array(path / f"{name}.npy", DTYPES[entry.kind], shape)
         labels = np.array(_open_array(path / f"{name}_labels.npy", "<i8", (entry.count,)))
         _check_sums(path, name, entry, _SMALL)
-        arrays = torch.from_numpy(images), torch.from_numpy(labels)
+        arrays = torch.from_numpy(items), torch.from_numpy(labels)
         try:
-            tables[name] = ImageTable(*arrays, entry.classes, name, entry.categories)
+            table = TABLES[entry.kind](*arrays, entry.classes, name, entry.categories)
         except DertsError as error:
             raise DertsError(f"{path}, split {name!r}: {error}: {REMAKE}") from error
+        tables[name] = table
     return tables
 
 
-def image_names(source: Path | str, split: str) -> list[str] | None:
-    """The file names of a split's images in a store; None where they were no files."""
+def item_names(source: Path | str, split: str) -> list[str] | None:
+    """The names of a split's items in a store (images: their files); None where they have none."""
     path = Path(source) / f"{split}_names.json"
     try:
         found = parse_json(path.read_text(encoding="utf-8"))
@@ -182,7 +212,7 @@ def image_names(source: Path | str, split: str) -> list[str] | None:
         raise DertsError(f"{path} cannot be read ({error}): {REMAKE}") from None
     wanted = describe_store(source).splits[split].count
     if not isinstance(found, list) or len(found) != wanted:
-        raise DertsError(f"{path} does not name {wanted} images: {REMAKE}")
+        raise DertsError(f"{path} does not name {wanted} items: {REMAKE}")
     return [str(name) for name in found]
 
 

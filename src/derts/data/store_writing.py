@@ -14,8 +14,15 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from derts.data.store import SPLIT_NAME, SplitEntry, StoreDescription, data_digest
-from derts.data.table import ImageTable
+from derts.data.store import (
+    DTYPES,
+    SPLIT_NAME,
+    SplitEntry,
+    StoreDescription,
+    data_digest,
+    kind_of,
+)
+from derts.data.table import Table
 from derts.errors import DISK_FULL, DertsError
 from derts.files import sample_digest
 
@@ -24,10 +31,24 @@ HEADER = 128  # bytes of the .npy header that numpy writes for any shape we have
 
 @dataclass(frozen=True)
 class SplitContent:
-    """What is to be written of a split: images in blocks, as they are read."""
+    """What is to be written of a split: its items in blocks, as they are read.
 
-    blocks: Iterable[Tensor]  # uint8 [any number, height, width, channels]
-    image_shape: tuple[int, int, int]
+    blocks      images uint8 [any number, height, width, channels], or features float32 [any, d]
+    item_shape  (height, width, channels), or (d,)
+    names       one per item, where they have some
+
+    >>> import tempfile, torch
+    >>> from derts.data import open_store
+    >>> rows = (torch.full((2, 3), float(number)) for number in range(2))
+    >>> content = SplitContent(rows, (3,), torch.tensor([0, 0, 1, 1]), ("a", "b"))
+    >>> folder = Path(tempfile.mkdtemp()) / "store"
+    >>> _ = write_store({"train": content}, folder, {"kind": "features", "name": "mine"})
+    >>> open_store(folder)["train"]
+    FeatureTable(train: 4 rows of 3 features, 2 classes, cpu)
+    """
+
+    blocks: Iterable[Tensor]
+    item_shape: tuple[int, ...]
     labels: Tensor
     class_names: tuple[str, ...]
     categories: tuple[str, ...] | None = None
@@ -35,13 +56,11 @@ class SplitContent:
 
 
 def save_table(
-    tables: Mapping[str, ImageTable], destination: Path | str, *, overwrite: bool = False
+    tables: Mapping[str, Table], destination: Path | str, *, overwrite: bool = False
 ) -> StoreDescription:
     """Write tables as a store that open_store reads; the keys are the names of the splits."""
     contents = {
-        name: SplitContent(
-            t.images.split(512), t.image_shape, t.labels, t.class_names, t.categories
-        )
+        name: SplitContent(t.items.split(512), t.item_shape, t.labels, t.class_names, t.categories)
         for name, t in tables.items()
     }
     origin = {"kind": "tables", "name": Path(destination).name}
@@ -59,7 +78,7 @@ def write_store(
     """Write splits as a store, and files of these names and contents `beside` them."""
     check_destination(destination, overwrite=overwrite)
     if not contents:
-        raise DertsError("no table to save: give a dictionary of split name to ImageTable")
+        raise DertsError("no table to save: give a dictionary of split name to table")
     # Of this process alone: several may write the same cache.
     partial = destination.with_name(f"{destination.name}.{os.getpid()}.partial")
     try:
@@ -83,6 +102,8 @@ def _write_split(folder: Path, name: str, split: SplitContent) -> SplitEntry:
     with (folder / f"{name}.npy").open("wb") as file:
         file.write(bytes(HEADER))
         for block in split.blocks:
+            if block.is_floating_point() and not bool(block.isfinite().all()):
+                raise DertsError(f"features of split {name!r} are not all finite: repair them")
             file.write(block.contiguous().cpu().numpy().tobytes())
     return finish_split(folder, name, split)
 
@@ -117,11 +138,12 @@ def disk_errors(destination: Path) -> Iterator[None]:
 
 
 def finish_split(folder: Path, name: str, split: SplitContent) -> SplitEntry:
-    """Write header, labels and names to the pixels of a split, which are there; describe all."""
-    pixels, label_path = folder / f"{name}.npy", folder / f"{name}_labels.npy"
+    """Write header, labels and names to the items of a split, which are there; describe all."""
+    items, label_path = folder / f"{name}.npy", folder / f"{name}_labels.npy"
     labels, classes = split.labels.numpy(), split.class_names
-    header = {"descr": "|u1", "fortran_order": False, "shape": (len(labels), *split.image_shape)}
-    with pixels.open("r+b") as file:
+    shape, descr = (len(labels), *split.item_shape), DTYPES[kind_of(split.item_shape)]
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    with items.open("r+b") as file:
         np.lib.format.write_array_header_1_0(file, header)
     np.save(label_path, labels.astype("<i8"), allow_pickle=False)
     if split.names is not None:
@@ -130,13 +152,13 @@ def finish_split(folder: Path, name: str, split: SplitContent) -> SplitEntry:
     counts = np.bincount(labels, minlength=len(classes))
     return SplitEntry(
         len(labels),
-        split.image_shape,
-        data_digest(pixels),
+        split.item_shape,
+        data_digest(items),
         data_digest(label_path),
         (int(counts.min(initial=len(labels))), int(counts.max(initial=0))),
         classes,
         split.categories,
-        sample_digest(pixels),
+        sample_digest(items),
     )
 
 

@@ -1,26 +1,28 @@
-"""Images that do not fit beside the model: fetched batch by batch, the next one meanwhile."""
+"""Items that do not fit beside the model: fetched batch by batch, the next one meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 
-from derts.data.table import ImageTable
+from derts.data.table import Table
 
 AHEAD = 2  # batches under way at once
 Arrived = tuple[torch.Tensor, Callable[[], None]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class StreamedTable(ImageTable):
-    """An ImageTable whose `gather` gives images on `target`, wherever they are held.
+class StreamedTable(Table):
+    """A table whose `gather` gives items on `target`, wherever they are held.
 
     For a GPU they pass through pinned memory, on a stream of their own. What `prefetch` was told
     to expect is fetched while the model computes; anything else is fetched when asked for.
 
+    >>> from derts.data import ImageTable
     >>> table = ImageTable(torch.arange(4).repeat(2, 2, 1, 1).permute(3, 0, 1, 2).byte(),
     ...                    torch.tensor([0, 0, 1, 1]), ("cat", "dog"))
     >>> streamed = StreamedTable.of(table, torch.device("cpu"))
@@ -29,16 +31,28 @@ class StreamedTable(ImageTable):
     tensor([2, 3], dtype=torch.uint8)
     """
 
+    held: torch.Tensor
+    labels: torch.Tensor
+    class_names: tuple[str, ...]
+    split: str = "train"
+    categories: tuple[str, ...] | None = None
     target: torch.device = field(default_factory=lambda: torch.device("cpu"))
     _expected: list[tuple[torch.Tensor, Future[Arrived]]] = field(default_factory=list)
     _fetcher: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "derts"))
 
     @staticmethod
-    def of(images: ImageTable, target: torch.device) -> StreamedTable:
-        """The same images, streamed to a device."""
-        about = (images.class_names, images.split, images.categories)
+    def of(table: Table, target: torch.device) -> StreamedTable:
+        """The same items, streamed to a device."""
+        about = (table.class_names, table.split, table.categories)
         numbered = torch.empty(0, device=target).device  # cuda is cuda:0
-        return StreamedTable(images.images, images.labels, *about, numbered)
+        return StreamedTable(table.items, table.labels, *about, numbered)
+
+    @property
+    def items(self) -> torch.Tensor:
+        return self.held
+
+    def to(self, device: torch.device | str) -> Self:
+        return replace(self, held=self.held.to(device))
 
     @property
     def gathers_to(self) -> torch.device:
@@ -54,29 +68,30 @@ class StreamedTable(ImageTable):
             is_near = (expected.shape, expected.device) == (indices.shape, indices.device)
             if is_near and torch.equal(expected, indices):
                 del self._expected[place]
-                images, accept = future.result()
+                items, accept = future.result()
                 break
         else:
-            images, accept = self._fetch(indices)
+            items, accept = self._fetch(indices)
         accept()
-        return images
+        return items
 
     def _fetch(self, indices: torch.Tensor) -> Arrived:
-        """The images on the target, and what to call in the thread that uses them."""
-        shape = (*indices.shape, *self.image_shape)
+        """The items on the target, and what to call in the thread that uses them."""
+        shape = (*indices.shape, *self.item_shape)
         on_gpu = self.target.type == "cuda"
-        held = torch.empty(indices.numel(), *self.image_shape, dtype=torch.uint8, pin_memory=on_gpu)
-        torch.index_select(self.images, 0, indices.reshape(-1).cpu(), out=held)
+        room, dtype = (indices.numel(), *self.item_shape), self.held.dtype
+        held = torch.empty(room, dtype=dtype, pin_memory=on_gpu)
+        torch.index_select(self.held, 0, indices.reshape(-1).cpu(), out=held)
         if not on_gpu:
             return held.to(self.target).reshape(shape), lambda: None
         with torch.cuda.device(self.target):
             stream = torch.cuda.Stream()
             with torch.cuda.stream(stream):
-                images = held.to(self.target, non_blocking=True)
+                items = held.to(self.target, non_blocking=True)
 
         def accept() -> None:
             using = torch.cuda.current_stream(self.target)
             using.wait_stream(stream)
-            images.record_stream(using)
+            items.record_stream(using)
 
-        return images.reshape(shape), accept
+        return items.reshape(shape), accept

@@ -1,4 +1,4 @@
-"""Table: items with labels, gathered by index. ImageTable holds images of one size."""
+"""Table: items with labels, gathered by index. Items are images, or rows of features."""
 
 from __future__ import annotations
 
@@ -13,6 +13,17 @@ from derts.errors import DertsError
 from derts.hardware import send
 
 QUARTERS = 4  # upright, and rotated by 90, 180 and 270 degrees
+
+
+def describe_items(count: int, shape: Sequence[int]) -> str:
+    """So many items of a shape, in words.
+
+    >>> describe_items(1200, (84, 84, 3)), describe_items(9, (1280,))
+    ('1,200 images 84×84×3', '9 rows of 1,280 features')
+    """
+    if len(shape) == 1:
+        return f"{count:,} rows of {shape[0]:,} features"
+    return f"{count:,} images {'×'.join(map(str, shape))}"
 
 
 class Table(ABC):
@@ -46,6 +57,11 @@ class Table(ABC):
     @property
     def item_shape(self) -> tuple[int, ...]:
         return tuple(self.items.shape[1:])
+
+    @property
+    def noun(self) -> str:
+        """What an item is called in a message."""
+        return "row" if len(self.item_shape) == 1 else "image"
 
     @property
     def device(self) -> torch.device:
@@ -87,9 +103,14 @@ class Table(ABC):
             raise DertsError(f"class {twice!r} is named twice: name each class once")
         return torch.tensor([number_of[name] for name in classes], dtype=torch.long)
 
-    def check_labels(self, noun: str) -> None:
-        """Refuse labels or categories that do not fit the items, which are called by a noun."""
-        classes, labels = len(self.class_names), self.labels
+    def __repr__(self) -> str:
+        items = describe_items(len(self), self.item_shape)
+        about = f"{self.split}: {items}, {len(self.class_names)} classes, {self.device}"
+        return f"{type(self).__name__}({about})"
+
+    def check_labels(self) -> None:
+        """Refuse labels or categories that do not fit the items."""
+        classes, labels, noun = len(self.class_names), self.labels, self.noun
         if labels.shape != (len(self),):
             wrong = f"{len(self)} {noun}s but labels of shape {list(labels.shape)}"
             raise DertsError(f"{wrong}: give one label per {noun}")
@@ -111,7 +132,7 @@ class ImageTable(Table):
     >>> import torch
     >>> table = ImageTable(torch.zeros(4, 8, 8, 3, dtype=torch.uint8), torch.tensor([0, 0, 1, 1]),
     ...                    ("cat", "dog"), "train")
-    >>> len(table), table.image_shape, table.gather(torch.tensor([[0, 3]])).shape
+    >>> len(table), table.item_shape, table.gather(torch.tensor([[0, 3]])).shape
     (4, (8, 8, 3), torch.Size([1, 2, 8, 8, 3]))
     >>> table
     ImageTable(train: 4 images 8×8×3, 2 classes, cpu)
@@ -128,28 +149,47 @@ class ImageTable(Table):
             found = f"{self.images.dtype} {list(self.images.shape)}"
             wrong = f"images must be uint8 [n, height, width, channels], not {found}"
             raise DertsError(f"{wrong}: convert them, for example with derts.data.from_dataset")
-        self.check_labels("image")
-
-    def __repr__(self) -> str:
-        shape = "×".join(map(str, self.image_shape))
-        about = f"{len(self)} images {shape}, {len(self.class_names)} classes, {self.device}"
-        return f"ImageTable({self.split}: {about})"
+        self.check_labels()
 
     @property
     def items(self) -> torch.Tensor:
         return self.images
 
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(height, width, channels)."""
-        height, width, channels = self.images.shape[1:]
-        return height, width, channels
-
     def to(self, device: torch.device | str) -> Self:
         return replace(self, images=self.images.to(device))
 
 
-def with_rotated_classes(images: ImageTable, classes: Sequence[str] | None = None) -> ImageTable:
+@dataclass(frozen=True, eq=False, repr=False)
+class FeatureTable(Table):
+    """A table whose items are rows of features: float32 [n, d].
+
+    >>> table = FeatureTable(torch.eye(4), torch.tensor([0, 0, 1, 1]), ("sport", "news"))
+    >>> table, table.gather(torch.tensor([[0, 3]])).shape
+    (FeatureTable(train: 4 rows of 4 features, 2 classes, cpu), torch.Size([1, 2, 4]))
+    """
+
+    features: torch.Tensor
+    labels: torch.Tensor
+    class_names: tuple[str, ...]
+    split: str = "train"
+    categories: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        shape = list(self.features.shape)
+        if self.features.dtype != torch.float32 or len(shape) != 2 or not shape[1]:
+            wrong = f"features must be float32 [n, d], not {self.features.dtype} {shape}"
+            raise DertsError(f"{wrong}: convert them, for example with features.float()")
+        self.check_labels()
+
+    @property
+    def items(self) -> torch.Tensor:
+        return self.features
+
+    def to(self, device: torch.device | str) -> Self:
+        return replace(self, features=self.features.to(device))
+
+
+def with_rotated_classes(images: Table, classes: Sequence[str] | None = None) -> ImageTable:
     """A table of these classes (all: None) and, as classes of their own, of each one rotated.
 
     By 90, 180 and 270 degrees: four times as many classes and images. Upright ones come first.
@@ -162,7 +202,9 @@ def with_rotated_classes(images: ImageTable, classes: Sequence[str] | None = Non
     >>> rotated.images[:2].flatten(1).tolist()
     [[0, 1, 2, 3], [1, 3, 0, 2]]
     """
-    height, width, _ = images.image_shape
+    if len(images.item_shape) != 3:
+        raise DertsError("features cannot be rotated: leave out --tasks.rotated")
+    height, width, _ = images.item_shape
     if height != width:
         raise DertsError(
             f"only square images can be rotated, and these are {width} pixels wide and {height} "

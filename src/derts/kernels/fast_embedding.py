@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor, nn
 
-from derts.data.table import ImageTable
+from derts.data.table import Table
 from derts.hardware import fast_math, send
 from derts.kernels import usable_on
 from derts.kernels.fused_cnn4 import can_fuse_cnn4, fused_cnn4
@@ -73,22 +73,22 @@ class FastEmbedding(Embedding):
             found = self.run(self.backbone, flat, dtype)
         return found.reshape(*images.shape[:2], -1)
 
-    def products_of(self, table: ImageTable, indices: Tensor) -> Tensor | None:
+    def products_of(self, table: Table, indices: Tensor) -> Tensor | None:
         """Patch products of the images at indices [...], where `know` made those of their table."""
         if self._known is None or self._known.table is not table:
             return None
         return self._known.of(send(indices, self.device))
 
-    def knows(self, table: ImageTable) -> bool:
+    def knows(self, table: Table) -> bool:
         """Whether updates on these images are faster where their patch products are known."""
         if not self.kernels:
             return False
-        shape = table.image_shape
+        shape = table.item_shape
         return can_fuse_cnn4(self.backbone, shape) or (
             can_fuse_resnet12(self.backbone) and kernels_know(shape)
         )
 
-    def know(self, table: ImageTable) -> None:
+    def know(self, table: Table) -> None:
         if self.knows(table) and PatchSums.worthwhile(table):
             from derts.kernels.operations import KernelOperations
 
@@ -103,7 +103,7 @@ class FastEmbedding(Embedding):
 
         return inner_products(features, rows, support)
 
-    def captures(self, table: ImageTable) -> bool:
+    def captures(self, table: Table) -> bool:
         """Whether to record updates as CUDA graphs: these images are, or come, to the GPU.
 
         A ResNet-12 needs memory for a recorded update beside one that is not. Either may take
@@ -114,7 +114,7 @@ class FastEmbedding(Embedding):
         if can_fuse_resnet12(self.backbone):
             total: int = torch.cuda.get_device_properties(self.device).total_memory
             return total >= MEMORY_FOR_TWO
-        return can_fuse_cnn4(self.backbone, table.image_shape)
+        return can_fuse_cnn4(self.backbone, table.item_shape)
 
     def fast_math(self) -> AbstractContextManager[None]:
         # trying out algorithms pays for batches of one size; pools and candidates come in any

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from derts.data.table import ImageTable
+from derts.data.table import Table
 from derts.models.batch_norm import BatchNorm
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ class PatchSums:
     sums  [images, 9C + 1, 9C + 1]
     """
 
-    def __init__(self, table: ImageTable, operations: KernelOperations) -> None:
+    def __init__(self, table: Table, operations: KernelOperations) -> None:
         self.table = table
-        channels = table.image_shape[2]
+        channels = table.item_shape[2]
         parts = torch.arange(len(table), device=table.device).split(IMAGES_AT_ONCE)
         self.sums = torch.cat(
             [
@@ -70,9 +70,9 @@ class PatchSums:
         return self.sums.index_select(0, indices.flatten()).sum(0, dtype=torch.float64)
 
     @staticmethod
-    def worthwhile(table: ImageTable) -> bool:
+    def worthwhile(table: Table) -> bool:
         """Whether they take little memory."""
-        return len(table) * (9 * table.image_shape[2] + 1) ** 2 * 4 <= MOST_BYTES
+        return len(table) * (9 * table.item_shape[2] + 1) ** 2 * 4 <= MOST_BYTES
 
 
 def folded(

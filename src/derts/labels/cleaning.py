@@ -194,13 +194,13 @@ def write_cleaned(
         to = split
         if name not in number_of[split]:
             to = next(other for other, numbers in number_of.items() if name in numbers)
-        if tables[to].image_shape != tables[split].image_shape:
+        if tables[to].item_shape != tables[split].item_shape:
             raise DertsError(f"images of {split!r} do not have the size of those of {to!r}")
         rows[to].append((image, number_of[to][name]))
     contents = {
         split: SplitContent(
             _blocks(judged, [image for image, _ in found]),
-            tables[split].image_shape,
+            tables[split].item_shape,
             torch.tensor([label for _, label in found], dtype=torch.long),
             tables[split].class_names,
             tables[split].categories,

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from derts.data.store import image_names
-from derts.data.table import ImageTable
+from derts.data.store import item_names
+from derts.data.table import Table
 from derts.errors import DertsError
 from derts.labels.prototypes import label_trust
 from derts.labels.trust import Trust
@@ -38,7 +38,7 @@ class JudgedImages:
     device    where trust is computed
     """
 
-    tables: Mapping[str, ImageTable]
+    tables: Mapping[str, Table]
     paths: Sequence[str]
     features: Tensor
     trust: Trust
@@ -83,7 +83,7 @@ class JudgedImages:
 
 def judge_images(
     learner: Learner[Any],
-    tables: Mapping[str, ImageTable],
+    tables: Mapping[str, Table],
     data: str | None = None,
     advance: Advance = lambda count=1, note=None: None,
 ) -> JudgedImages:
@@ -110,16 +110,16 @@ def judge(rows: Tensor, labels: Tensor, names: Sequence[str], device: torch.devi
     return label_trust(near, labels, classes=names)
 
 
-def image_paths(table: ImageTable, split: str, data: str | None) -> list[str]:
+def image_paths(table: Table, split: str, data: str | None) -> list[str]:
     """The files that a split's images were, else split/class/number."""
-    found = None if data is None else image_names(data, split)
+    found = None if data is None else item_names(data, split)
     if found is not None and len(set(found)) == len(found) == len(table):
         return found
     of_class = table.class_names
     return [f"{split}/{of_class[k]}/{place}" for place, k in enumerate(table.labels.tolist())]
 
 
-def chosen_splits(tables: Mapping[str, ImageTable], split: str | None) -> Mapping[str, ImageTable]:
+def chosen_splits(tables: Mapping[str, Table], split: str | None) -> Mapping[str, Table]:
     """All splits, or the one that is named."""
     if split is None:
         return tables
@@ -130,7 +130,7 @@ def chosen_splits(tables: Mapping[str, ImageTable], split: str | None) -> Mappin
 
 def image_features(
     learner: Learner[Any],
-    images: ImageTable,
+    images: Table,
     advance: Advance = lambda count=1, note=None: None,
 ) -> Tensor:
     """Features float32 [n, dim] of all images of a table, on the CPU."""

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from derts.data.store import StoreDescription, image_names
+from derts.data.store import StoreDescription, item_names
 from derts.data.store_writing import SplitContent, write_store
-from derts.data.table import ImageTable
+from derts.data.table import Table
 from derts.errors import DertsError
 from derts.labels.judged import JudgedImages
 from derts.tasks.randomness import generator
@@ -101,7 +101,7 @@ def corrupt_labels(labels: Tensor, confusion: Tensor, seed: int) -> Tensor:
 
 
 def corrupt_store(
-    tables: Mapping[str, ImageTable], source: str, destination: Path, given: Tensor
+    tables: Mapping[str, Table], source: str, destination: Path, given: Tensor
 ) -> StoreDescription:
     """Write a store whose training images have the given labels; the true ones lie beside it."""
     if "true" in tables:
@@ -109,12 +109,12 @@ def corrupt_store(
     contents = {}
     for split, table in tables.items():
         contents[split] = SplitContent(
-            table.images.split(512),
-            table.image_shape,
+            table.items.split(512),
+            table.item_shape,
             given if split == "train" else table.labels,
             table.class_names,
             table.categories,
-            image_names(source, split),
+            item_names(source, split),
         )
     true = io.BytesIO()
     np.save(true, tables["train"].labels.numpy().astype("<i8"), allow_pickle=False)
@@ -122,7 +122,7 @@ def corrupt_store(
     return write_store(contents, destination, origin, beside={TRUE_LABELS: true.getvalue()})
 
 
-def true_labels(store: str, images: ImageTable) -> Tensor:
+def true_labels(store: str, images: Table) -> Tensor:
     """The true labels int64 [n] of a corrupted store's training images: for scoring alone."""
     path = Path(store) / TRUE_LABELS
     try:

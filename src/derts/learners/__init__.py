@@ -23,14 +23,14 @@ def build_learner(
     model: ModelConfig,
     *,
     way: int,
-    image_shape: tuple[int, int, int],
+    item_shape: tuple[int, ...],
     seed: int = 0,
 ) -> AnyLearner:
     """The learner that a config names, its parameters drawn from `seed` alone.
 
     >>> from derts.config import LearnerConfig, ModelConfig
     >>> learner = build_learner(LearnerConfig("anil"), ModelConfig(width=8), way=5,
-    ...                         image_shape=(28, 28, 1))
+    ...                         item_shape=(28, 28, 1))
     >>> type(learner).__name__, learner.head_weight.shape
     ('ANIL', torch.Size([5, 8]))
     """
@@ -38,7 +38,7 @@ def build_learner(
     smoothing, per_task = learner.smoothing or 0.0, model.batch_norm == "task"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        backbone = build_backbone(model, image_shape)
+        backbone = build_backbone(model, item_shape)
         if learner.name == "protonet":
             return ProtoNet(backbone, way, learner.distance_divisor, smoothing, per_task)
         assert learner.inner_lr is not None

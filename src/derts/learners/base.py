@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from derts.data.table import ImageTable
+from derts.data.table import Table
 from derts.hardware import send
 from derts.models.batch_norm import set_groups
 from derts.models.embedding import Embedding
@@ -77,7 +77,7 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
     def logits(self, adapted: Adapted, features: Tensor) -> Tensor:
         """Query features [T, Q, dim] -> logits [T, Q, way]."""
 
-    def forward_tasks(self, images: ImageTable, pool: TaskPool) -> tuple[Tensor, Tensor, Tensor]:
+    def forward_tasks(self, images: Table, pool: TaskPool) -> tuple[Tensor, Tensor, Tensor]:
         """Query losses [T] with graph, the same detached and unsmoothed, and accuracies [T]."""
         indices = torch.cat((pool.support, pool.query), 1)
         as_they_are = self.training and pool.augmentation is None
@@ -95,7 +95,7 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         return losses, plain, accuracies
 
     def outer_loss(
-        self, images: ImageTable, pool: TaskPool, weights: Tensor | Weigh | None = None
+        self, images: Table, pool: TaskPool, weights: Tensor | Weigh | None = None
     ) -> Outcome:
         """Weighted outer loss of a meta-batch.
 

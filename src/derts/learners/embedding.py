@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from derts.clock import Clock
-from derts.data.table import ImageTable
+from derts.data.table import Table
 from derts.hardware import send
 from derts.learners.base import Learner, ProductLearner
 from derts.tasks.pool import TaskPool
@@ -60,7 +60,7 @@ def in_round_numbers(indices: Tensor) -> Tensor:
     return torch.cat((indices, indices[-1:].expand(-len(indices) % GPU_STEP)))
 
 
-def embed_images(learner: Learner[Any], images: ImageTable, indices: Tensor) -> Tensor:
+def embed_images(learner: Learner[Any], images: Table, indices: Tensor) -> Tensor:
     """Features [n, dim] of the images at indices [n], in forward passes of bounded size."""
     count, on_gpu = len(indices), learner.device.type == "cuda"
     if on_gpu:
@@ -76,7 +76,7 @@ def embed_images(learner: Learner[Any], images: ImageTable, indices: Tensor) -> 
 
 def task_features(
     learner: Learner[Any],
-    images: ImageTable,
+    images: Table,
     pool: TaskPool,
     tasks_at_once: int = 256,
     clock: Clock | None = None,
@@ -106,7 +106,7 @@ def task_features(
 
 def task_products(
     learner: ProductLearner[Any],
-    images: ImageTable,
+    images: Table,
     pool: TaskPool,
     tasks_at_once: int = 256,
     clock: Clock | None = None,
@@ -121,7 +121,7 @@ def task_products(
 
 def _embedded(
     learner: Learner[Any],
-    images: ImageTable,
+    images: Table,
     pool: TaskPool,
     tasks_at_once: int,
     clock: Clock | None,

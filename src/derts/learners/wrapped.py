@@ -22,7 +22,8 @@ class OwnLearner(Learner[Any]):
 
     features     module, method of a module or function: images -> features [n, d]. Of a function
                  (not of a method) the parameters are unknown: move and switch its model yourself
-    image_shape  (height, width, channels) of your images, `table.image_shape`
+    item_shape   (height, width, channels) of your images or (d,) of your features,
+                 `table.item_shape`
     way          classes per task
     head         "prototypes": nearest class mean, logits −‖h − mean‖² / distance_divisor;
                  an nn.Linear(d, way): adapted to each support set by inner_steps steps of
@@ -30,10 +31,11 @@ class OwnLearner(Learner[Any]):
                  a function (support features [T, S, d], support labels [T, S], query features
                  [T, Q, d]) -> logits [T, Q, way]
     preprocess   uint8 [n, height, width, channels] -> what `features` takes; by default floats
-                 of about zero mean and unit variance, [n, channels, height, width]
+                 of about zero mean and unit variance, [n, channels, height, width]. Rows of
+                 features go in as they are
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    >>> learner = OwnLearner(model, image_shape=(8, 8, 1), way=3)
+    >>> learner = OwnLearner(model, item_shape=(8, 8, 1), way=3)
     >>> learner.backbone.dim
     10
     >>> learner.features(torch.zeros(2, 6, 8, 8, 1, dtype=torch.uint8)).shape
@@ -43,7 +45,7 @@ class OwnLearner(Learner[Any]):
     def __init__(
         self,
         features: Callable[[Tensor], Tensor],
-        image_shape: tuple[int, int, int],
+        item_shape: tuple[int, ...],
         way: int = 5,
         head: Head = "prototypes",
         *,
@@ -54,7 +56,7 @@ class OwnLearner(Learner[Any]):
     ) -> None:
         super().__init__(_Backbone(features), way)
         self.embedding = Embedding(self.backbone, preprocess)
-        dim = self._find_dim(image_shape)
+        dim = self._find_dim(item_shape)
         self.backbone.dim = dim  # type: ignore[assignment]
         self.rule: Learner[Any]
         size = nn.Module()  # where a rule that sees features only expects a backbone
@@ -105,20 +107,21 @@ class OwnLearner(Learner[Any]):
     def logits(self, adapted: Any, features: Tensor) -> Tensor:
         return self.rule.logits(adapted, features)
 
-    def _find_dim(self, image_shape: tuple[int, int, int]) -> int:
-        images = torch.zeros(2, *image_shape, dtype=torch.uint8, device=self.device)
+    def _find_dim(self, item_shape: tuple[int, ...]) -> int:
+        kind = torch.uint8 if len(item_shape) == 3 else torch.float32
+        items = torch.zeros(2, *item_shape, dtype=kind, device=self.device)
         training = [module for module in self.modules() if module.training]
         self.eval()
         try:
             with torch.no_grad():
-                features: object = self.backbone(self.embedding.inputs(images, self.dtype))
+                features: object = self.backbone(self.embedding.inputs(items, self.dtype))
         finally:
             for module in training:
                 module.training = True
         shape = list(features.shape) if isinstance(features, Tensor) else type(features)
         if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
             raise DertsError(
-                f"features of 2 images of shape {list(image_shape)} are {shape}, not [2, d]: "
+                f"features of 2 items of shape {list(item_shape)} are {shape}, not [2, d]: "
                 "flatten what your model gives"
             )
         return features.shape[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from derts.errors import DertsError
 from derts.models.batch_norm import BatchNorm
 from derts.models.cnn4 import CNN4
 from derts.models.resnet12 import ResNet12
@@ -14,14 +15,18 @@ if TYPE_CHECKING:
 __all__ = ["CNN4", "BatchNorm", "ResNet12", "build_backbone"]
 
 
-def build_backbone(config: ModelConfig, image_shape: tuple[int, int, int]) -> CNN4 | ResNet12:
+def build_backbone(config: ModelConfig, item_shape: tuple[int, ...]) -> CNN4 | ResNet12:
     """The backbone a config names, for images of (height, width, channels).
 
     >>> from derts.config import ModelConfig
     >>> build_backbone(ModelConfig(backbone="cnn4", width=32), (28, 28, 1)).dim
     32
     """
-    height, width, channels = image_shape
+    if len(item_shape) != 3:
+        raise DertsError(
+            f"--model.backbone {config.backbone} takes images, and this data is features"
+        )
+    height, width, channels = item_shape
     if config.backbone == "cnn4":
         return CNN4(channels, (height, width), config.width)
     widths = tuple(config.width * factor for factor in (1, 2, 4, 8))

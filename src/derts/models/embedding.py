@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from derts.data.table import ImageTable
+from derts.data.table import Table
 
 PIXEL_MEAN, PIXEL_SCALE = 116.0, 64.0
 """One fixed shift and scale for all data sets: nothing to store with a model or to get wrong."""
@@ -59,9 +59,12 @@ class Embedding:
 
     def inputs(self, images: Tensor, dtype: torch.dtype) -> Tensor:
         """What a network takes."""
-        return self.preprocess(images) if self.preprocess else normalised(images, dtype)
+        if self.preprocess:
+            return self.preprocess(images)
+        # rows of features go in as they are
+        return images.to(dtype) if images.is_floating_point() else normalised(images, dtype)
 
-    def products_of(self, table: ImageTable, indices: Tensor) -> Tensor | None:
+    def products_of(self, table: Table, indices: Tensor) -> Tensor | None:
         """Something known about the images at indices [...] that makes embedding them faster."""
 
     def inner_products(
@@ -76,11 +79,11 @@ class Embedding:
             products.append(chosen @ chosen[:, :support].transpose(1, 2))
         return torch.cat(products)
 
-    def captures(self, table: ImageTable) -> bool:
+    def captures(self, table: Table) -> bool:
         """Whether to record updates on these images as CUDA graphs."""
         return False
 
-    def know(self, table: ImageTable) -> None:
+    def know(self, table: Table) -> None:
         """Prepare `products_of` for a table that updates draw from, where it pays."""
 
     def fast_math(self) -> AbstractContextManager[None]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from derts.data import open_data
-from derts.data.table import ImageTable
+from derts.data.table import Table
 from derts.errors import DertsError
 from derts.files import parse_json, write_atomically
 from derts.paper.cells import cells, class_words
@@ -155,7 +155,7 @@ def _draw_line(axes: Any, runs: Sequence[Curve], key: str) -> None:
 def draw_case_studies(runs: Runs) -> list[Path]:
     """A picture in the folder of each finished run of the study; the files there are now."""
     wanted = {cell.setting for cell in cells("case-study")}
-    tables: dict[str, Mapping[str, ImageTable]] = {}
+    tables: dict[str, Mapping[str, Table]] = {}
     drawn = []
     for (setting, _), run in runs.items():
         picture, data = run.folder / "case-study.png", run.config.data
@@ -169,7 +169,7 @@ def draw_case_studies(runs: Runs) -> list[Path]:
     return drawn
 
 
-def draw_case_study(run: GridRun, tables: Mapping[str, ImageTable], path: Path) -> None:
+def draw_case_study(run: GridRun, tables: Mapping[str, Table], path: Path) -> None:
     """Let the trained run choose from a fresh pool; draw tasks of both kinds, taken at random.
 
     A row is a task, two support images per class.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from derts import __version__
 from derts.config_file import to_toml
-from derts.data.table import ImageTable
+from derts.data.table import Table
 from derts.files import write_atomically
 from derts.report.figures import FigureSheet, draw_figures
 from derts.report.parts import notes_of, what_it_did
@@ -46,7 +46,7 @@ def make_report(
     runs: Sequence[Path | str],
     *,
     data: str | None = None,
-    tables: dict[str, ImageTable] | None = None,
+    tables: dict[str, Table] | None = None,
     data_changed: bool = False,
 ) -> ReportPage:
     """A page about run folders (or folders of run folders).

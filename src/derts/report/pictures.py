@@ -15,7 +15,7 @@ from PIL import Image
 
 from derts.config import TrainConfig
 from derts.data import open_data
-from derts.data.table import ImageTable
+from derts.data.table import Table
 from derts.errors import DertsError
 from derts.report.figures import new_figure, plain, save_figure, shorten
 from derts.selection.round_record import RoundRecord, pool_digest
@@ -46,7 +46,7 @@ class Atlas:
     places: dict[tuple[int, int], int] = field(default_factory=dict)
     tiles: list[Image.Image] = field(default_factory=list)
 
-    def add(self, images: ImageTable, index: int) -> int | None:
+    def add(self, images: Table, index: int) -> int | None:
         """The place of an image on the sheet; None where the sheet is full."""
         key = (id(images), index)
         if key not in self.places:
@@ -76,8 +76,8 @@ def to_picture(pixels: torch.Tensor) -> Image.Image:
 
 
 def tasks_of_round(
-    config: TrainConfig, record: RoundRecord, opened: dict[str, ImageTable], data: str | None = None
-) -> tuple[ImageTable, TaskPool] | str:
+    config: TrainConfig, record: RoundRecord, opened: dict[str, Table], data: str | None = None
+) -> tuple[Table, TaskPool] | str:
     """The tasks that a round chose from, drawn again; or why they cannot be had.
 
     `opened` keeps training images by what they are of, so that each is opened once.
@@ -102,7 +102,7 @@ def tasks_of_round(
     return images, pool
 
 
-def task_pictures(images: ImageTable, pool: TaskPool, task: int, atlas: Atlas) -> list[TaskPicture]:
+def task_pictures(images: Table, pool: TaskPool, task: int, atlas: Atlas) -> list[TaskPicture]:
     """Up to two support images per class of a task, as labelled."""
     found = []
     given = pool.support_labels[task]

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from derts.data.table import ImageTable
+from derts.data.table import Table
 from derts.report.pictures import COLUMNS, TILE, Atlas, TaskPicture, task_pictures, tasks_of_round
 from derts.report.read import RunGroup
 from derts.selection.round_record import RoundRecord
@@ -35,7 +35,7 @@ class PoolView:
 
     group: RunGroup
     record: RoundRecord
-    tasks: tuple[ImageTable, TaskPool] | str
+    tasks: tuple[Table, TaskPool] | str
     atlas: Atlas
     number: int
 
@@ -132,7 +132,7 @@ class PoolView:
 
 
 def pool_views(
-    groups: Sequence[RunGroup], atlas: Atlas, opened: dict[str, ImageTable], data: str | None
+    groups: Sequence[RunGroup], atlas: Atlas, opened: dict[str, Table], data: str | None
 ) -> list[PoolView]:
     """A view for each group that kept a round."""
     views: list[PoolView] = []

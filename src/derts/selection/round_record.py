@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from derts.data.table import ImageTable
+from derts.data.table import Table
 from derts.errors import DertsError
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
@@ -51,7 +51,7 @@ class RoundRecord:
 
     @staticmethod
     def of(
-        drawn: DrawnPool, choice: Choice, images: ImageTable, number: int, update: int
+        drawn: DrawnPool, choice: Choice, images: Table, number: int, update: int
     ) -> RoundRecord:
         """The record of a round that looked at its pool."""
         assert choice.estimate is not None
@@ -116,7 +116,7 @@ def two_dimensions(rows: torch.Tensor) -> torch.Tensor:
     return places if width == 2 else torch.cat((places, torch.zeros_like(places)), 1)
 
 
-def pool_digest(pool: TaskPool, images: ImageTable) -> str:
+def pool_digest(pool: TaskPool, images: Table) -> str:
     """Tells whether a pool drawn again is made of the same images: its indices, and some pixels."""
     digest = hashlib.sha256(pool.support.cpu().numpy().tobytes())
     digest.update(images.gather(pool.support[:4]).cpu().numpy().tobytes())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from derts.clock import Clock
-from derts.data.table import ImageTable
+from derts.data.table import Table
 from derts.distributed import Group
 from derts.learners.base import Learner
 from derts.tasks.pool import TaskPool
@@ -48,7 +48,7 @@ class Context:
     """
 
     learner: Learner[Any]
-    images: ImageTable
+    images: Table
     draw: Draw
     meta_batch: int
     seed: int = 0
@@ -56,7 +56,7 @@ class Context:
     clock: Clock = field(default_factory=lambda: Clock(torch.device("cpu")))
     log: Callable[[dict[str, Any]], None] = lambda event: None
     progress: float = 0.0
-    validation_images: ImageTable | None = None
+    validation_images: Table | None = None
     draw_validation: Draw | None = None
     keep_round: Callable[[RoundRecord], None] | None = None
     group: Group = field(default_factory=Group)

@@ -17,7 +17,7 @@ from derts.files import parse_json, write_atomically
 from derts.hardware import send
 
 if TYPE_CHECKING:
-    from derts.data import ImageTable
+    from derts.data import Table
     from derts.tasks.noise import Noise
     from derts.tasks.randomness import Seed
 
@@ -28,7 +28,7 @@ Recipe = dict[str, Any]
 class TaskPool:
     """N tasks. S = way × shot support images, Q = way × query query images per task.
 
-    support               int64 [N, S]  indices into an ImageTable
+    support               int64 [N, S]  indices into an Table
     support_labels        int64 [N, S]  labels 0 … way − 1 as the learner sees them
     query, query_labels   int64 [N, Q]  likewise
     true_support_labels   int64 [N, S]  labels before noise: for diagnosis, never for a strategy
@@ -40,8 +40,8 @@ class TaskPool:
     recipe                how the pool was made: its seed, and under "changes" what was done since
 
     >>> import torch
-    >>> from derts.data import ImageTable
-    >>> table = ImageTable(torch.zeros(40, 4, 4, 1, dtype=torch.uint8),
+    >>> from derts.data import Table
+    >>> table = Table(torch.zeros(40, 4, 4, 1, dtype=torch.uint8),
     ...                    torch.arange(40) // 10, ("a", "b", "c", "d"))
     >>> pool = TaskPool.sample(table, tasks=6, way=3, shot=1, query=2, seed=0)
     >>> len(pool), pool.support.shape, pool[:2].query.shape
@@ -63,7 +63,7 @@ class TaskPool:
 
     @staticmethod
     def sample(
-        table: ImageTable,
+        table: Table,
         *,
         tasks: int,
         way: int = 5,

@@ -1,4 +1,4 @@
-"""Draw few-shot tasks from an ImageTable, all tasks at once, by numpy on one thread."""
+"""Draw few-shot tasks from an Table, all tasks at once, by numpy on one thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from derts.data.table import ImageTable
+from derts.data.table import Table
 from derts.errors import DertsError
 from derts.tasks.noise import Integers, Noise, Random
 from derts.tasks.pool import TaskPool
@@ -21,7 +21,7 @@ AT_ONCE = 1 << 16  # numbers drawn together: they stay in the cache of a core
 class TaskSampler:
     """Draws pools from one table; what depends only on the table is worked out once."""
 
-    def __init__(self, images: ImageTable, classes: Sequence[str] | None = None) -> None:
+    def __init__(self, images: Table, classes: Sequence[str] | None = None) -> None:
         self.split = images.split
         self.class_names = images.class_names if classes is None else tuple(classes)
         self.classes = None if classes is None else list(classes)

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from derts.config import TaskConfig, TrainConfig
 from derts.data import with_rotated_classes
-from derts.data.table import ImageTable
+from derts.data.table import Table
 from derts.errors import DertsError
 from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, TaskSampler, with_augmentation
 from derts.tasks.randomness import Seed
@@ -19,7 +19,7 @@ BLOCK = 32
 """Updates whose meta-batches are drawn together: many cost little more than one."""
 
 
-def training_images(images: ImageTable, tasks: TaskConfig) -> ImageTable:
+def training_images(images: Table, tasks: TaskConfig) -> Table:
     """The images that training tasks are of: those of a split, or of its rotated classes."""
     return with_rotated_classes(images, tasks.classes or None) if tasks.rotated else images
 
@@ -37,12 +37,12 @@ def draw_tasks(
     )  # fmt: skip
 
 
-def training_sampler(images: ImageTable, tasks: TaskConfig) -> TaskSampler:
+def training_sampler(images: Table, tasks: TaskConfig) -> TaskSampler:
     """What draws tasks from `training_images`, of whose rotated classes all are allowed."""
     return TaskSampler(images, None if tasks.rotated else tasks.classes or None)
 
 
-def evaluation_tasks(config: TrainConfig, images: ImageTable) -> TaskPool:
+def evaluation_tasks(config: TrainConfig, images: Table) -> TaskPool:
     """The fixed, clean tasks on which runs of a comparison are all measured."""
     count, query = config.evaluation.tasks, config.evaluation.query
     way, shot, seed = config.tasks.way, config.tasks.shot, (EVALUATION_SEED, "evaluation")
@@ -55,16 +55,15 @@ class TaskDrawer:
     `validation` gives the validation images, asked for only where they are needed.
     """
 
-    def __init__(
-        self, config: TrainConfig, images: ImageTable, validation: Callable[[], ImageTable]
-    ) -> None:
+    def __init__(self, config: TrainConfig, images: Table, validation: Callable[[], Table]) -> None:
         self.config = config
-        height, width = images.image_shape[:2]
-        shift, most = config.augment.translation, min(height, width) // 2
-        if shift > most:
+        shape, shift = images.item_shape, config.augment.translation
+        if config.augment.active and len(shape) != 3:
+            raise DertsError("--augment is for images, and this data is features: leave it out")
+        if shift and shift > min(shape[:2]) // 2:
             raise DertsError(
-                f"--augment.translation is {shift} but images are {width} pixels wide and {height} "
-                f"high: choose at most {most}"
+                f"--augment.translation is {shift} but images are {shape[1]} pixels wide and "
+                f"{shape[0]} high: choose at most {min(shape[:2]) // 2}"
             )
         self._sampler = training_sampler(images, config.tasks)
         self._clean = replace(config.tasks, noise="none")

@@ -27,7 +27,7 @@ def make_result(trainer: Trainer, evaluation: Evaluation, events: Iterable[Event
         "updates": trainer.update,
         "weights_of_update": (trainer.best or {"update": trainer.update})["update"],
         "tasks_trained": trainer.tasks_trained,
-        "image_shape": list(trainer.images.image_shape),
+        "item_shape": list(trainer.images.item_shape),
         "images": {"count": len(trainer.images), "classes": len(trainer.images.class_names)},
         "seconds": {name: round(value, 4) for name, value in trainer.clock.seconds.items()},
         **summarise(list(events), trainer.config.strategy.warmup, trainer.update),

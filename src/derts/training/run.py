@@ -177,7 +177,7 @@ def _load_newest(trainer: Trainer, run: Run) -> State:
         trainer.learner.load_state_dict(judged_weights(state))  # these must fit too
         trainer.load_state_dict(state)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-        shape = "×".join(map(str, trainer.images.image_shape))
+        shape = "×".join(map(str, trainer.images.item_shape))
         raise DertsError(
             f"{path} does not fit this config and data (images {shape}): use those it was "
             f"trained with ({str(error).splitlines()[-1].strip()})"

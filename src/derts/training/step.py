@@ -13,7 +13,7 @@ import torch
 
 from derts.config import HardwareConfig, TrainConfig
 from derts.data.streaming import StreamedTable
-from derts.data.table import ImageTable
+from derts.data.table import ImageTable, Table
 from derts.distributed import Group
 from derts.kernels.fast_embedding import FastEmbedding
 from derts.learners.base import Learner, Outcome, Weigh
@@ -37,8 +37,8 @@ def place_learner(learner: Learner[Any], config: TrainConfig, device: torch.devi
 
 
 def place_table(
-    images: ImageTable, device: torch.device, hardware: HardwareConfig | None = None
-) -> ImageTable:
+    images: Table, device: torch.device, hardware: HardwareConfig | None = None
+) -> Table:
     """Images on a GPU where they fit into the memory for them, else streamed to the device.
 
     The memory is what the config says, or half of what is free.
@@ -48,9 +48,9 @@ def place_table(
     limit = (hardware.image_memory_gib if hardware else 0.0) * 2**30
     if device.type == "cuda":
         limit = limit or torch.cuda.mem_get_info(device)[0] // 2
-        if images.images.nbytes < limit:
+        if images.items.nbytes < limit:
             return images.to(device)
-    elif not limit or images.images.nbytes < limit:
+    elif not limit or images.items.nbytes < limit:
         return images
     return StreamedTable.of(images, device)
 
@@ -59,7 +59,7 @@ class Updater:
     """Updates one learner on one table."""
 
     def __init__(
-        self, learner: Learner[Any], images: ImageTable, config: TrainConfig, group: Group
+        self, learner: Learner[Any], images: Table, config: TrainConfig, group: Group
     ) -> None:
         self.learner, self.images, self.config, self.group = learner, images, config, group
         alone = group.alone and learner.embeds
@@ -238,7 +238,7 @@ class Arrived:
         tasks, support, query = len(pool), pool.support.shape[1], pool.query.shape[1]
         places = torch.arange(tasks * (support + query), device=images.target)
         labels = torch.zeros(len(places), dtype=torch.long)
-        shape = len(places), *images.image_shape
+        shape = len(places), *images.item_shape
         room = torch.zeros(shape, dtype=torch.uint8, device=images.target)
         self.table = ImageTable(room, labels, images.class_names[:1])
         rows = places.reshape(tasks, -1)

@@ -12,7 +12,7 @@ import torch
 from derts.clock import Clock, share_of_selection
 from derts.config import TrainConfig
 from derts.data.streaming import StreamedTable
-from derts.data.table import ImageTable
+from derts.data.table import Table
 from derts.distributed import Group
 from derts.errors import DertsError
 from derts.evaluation import Evaluation, evaluate
@@ -29,7 +29,7 @@ from derts.training.result import acting
 from derts.training.step import Updater, place_learner, place_table
 
 Log = Callable[[dict[str, Any]], None]
-Tables = Mapping[str, ImageTable]
+Tables = Mapping[str, Table]
 
 
 class Trainer:
@@ -61,9 +61,9 @@ class Trainer:
         self.images = place_table(images, self.device, config.hardware)
         self.drawer = TaskDrawer(config, self.images, lambda: self.split("val"))
         self.draw = self.drawer.draw
-        way, shape = config.tasks.way, self.images.image_shape
+        way, shape = config.tasks.way, self.images.item_shape
         self.learner = build_learner(
-            config.learner, config.model, way=way, image_shape=shape, seed=config.seed
+            config.learner, config.model, way=way, item_shape=shape, seed=config.seed
         )
         if not self.group.alone:
             # messages between processes cannot be compiled
@@ -76,7 +76,7 @@ class Trainer:
         self.best: dict[str, Any] | None = None
         self.window = Window()
         self._acting: list[str] = []
-        self._placed: dict[str, ImageTable] = {}
+        self._placed: dict[str, Table] = {}
         self._evaluation_tasks: dict[str, TaskPool] = {}
         by_validation = "val" in tables and config.strategy.name == "ats"
         self.context = Context(
@@ -93,7 +93,7 @@ class Trainer:
         """The outer loop's optimiser."""
         return self.updater.optimiser
 
-    def split(self, name: str) -> ImageTable:
+    def split(self, name: str) -> Table:
         """A split of the data by name."""
         if name not in self.tables:
             known = ", ".join(self.tables)
@@ -215,7 +215,7 @@ class Trainer:
         self.best = None if best is None else {name: best[name] for name in names}
         self.window.load_state_dict(state, self.device)
 
-    def _place(self, split: str) -> ImageTable:
+    def _place(self, split: str) -> Table:
         """A split's images where the learner is, sent there once."""
         if split not in self._placed:
             self._placed[split] = place_table(self.split(split), self.device, self.config.hardware)

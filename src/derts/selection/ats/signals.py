@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad, vmap
 
-from derts.data.table import ImageTable
+from derts.data.table import Table
 from derts.distributed import Group
 from derts.hardware import send
 from derts.learners.anil import ANIL
@@ -57,7 +57,7 @@ class ObservedTasks(NamedTuple):
 
 def observe_tasks(
     learner: ANIL | MAML,
-    images: ImageTable,
+    images: Table,
     pool: TaskPool,
     named: Named,
     group: Group,
@@ -91,7 +91,7 @@ def observe_tasks(
     return ObservedTasks(here, signals.finite_on(device), loss)
 
 
-def task_signals(learner: ANIL | MAML, images: ImageTable, pool: TaskPool) -> TaskSignals:
+def task_signals(learner: ANIL | MAML, images: Table, pool: TaskPool) -> TaskSignals:
     """Losses, cosines and norms of every task, without touching the learner.
 
     ANIL's inner loop adapts the head, so its layers are the head's weight and bias, whose

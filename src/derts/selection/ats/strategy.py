@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from derts.config import StrategyConfig
-from derts.data.table import ImageTable
+from derts.data.table import Table
 from derts.errors import DertsError
 from derts.evaluation import accuracies
 from derts.hardware import one_thread
@@ -258,9 +258,7 @@ class AdaptiveScheduler(Strategy):
             self.baseline = torch.tensor(baseline, dtype=torch.float64, device=self.device)
 
 
-def _named(
-    device: torch.device, pool: TaskPool, table: ImageTable
-) -> tuple[TaskPool, Tensor, Tensor]:
+def _named(device: torch.device, pool: TaskPool, table: Table) -> tuple[TaskPool, Tensor, Tensor]:
     """A pool and its `named_images`; for a GPU the last image is named a few times more:
     convolutions of a size that they have not met take long to plan.
     """
