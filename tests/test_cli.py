@@ -195,7 +195,7 @@ def test_control_c_saves_and_says_so(in_folder: Path) -> None:
         _, said = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 2
+    assert process.returncode == 130
     assert said.startswith("derts: interrupted at update")
     assert "derts train --resume run" in said
     assert "Traceback" not in said

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import importlib
+import io
 import os
 import signal
 import sys
 from collections.abc import Sequence
 
 from derts import __version__
-from derts.errors import DISK_FULL, DertsError
+from derts.errors import DISK_FULL, DertsError, InterruptedRunError, printable
 from derts.hardware import keep_freed_memory
 
 COMMANDS = {
@@ -46,10 +48,19 @@ Start with:
   derts report runs/first                       what it reached and chose, as a page"""
 
 
+INTERRUPTED = 130  # as shells count: 128 and the number of the signal
+PLAIN = {"─": "-", "│": "|", "–": "-", "−": "-", "×": "x", "±": "+-", "→": "->", "…": "..."}
+"""What stands for our letters where the output cannot show them."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit: 0 success, 2 bad input or interrupted."""
+    """Run one command and exit: 0 success, 2 bad input, 130 interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     keep_freed_memory()
+    codecs.register_error("derts", _other_letters)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="derts")
     # a shell that starts us in the background lets us inherit «ignored»
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(run(given))
@@ -60,9 +71,9 @@ def run(given: list[str]) -> int:
     try:
         return _dispatch(given)
     except DertsError as error:
-        return _fail(str(error))
+        return _fail(str(error), INTERRUPTED if isinstance(error, InterruptedRunError) else 2)
     except KeyboardInterrupt:
-        return _fail("interrupted before it was done: run the command again")
+        return _fail("interrupted before it was done: run the command again", INTERRUPTED)
     except RecursionError:
         return _fail("a file of this command is nested too deeply: it is none that derts wrote")
     except BrokenPipeError:
@@ -107,6 +118,14 @@ def overview(names: Sequence[str] | None = None) -> str:
     return f"Commands:\n{rows}" if names else OVERVIEW.format(version=__version__, rows=rows)
 
 
-def _fail(message: str) -> int:
-    print(f"derts: {' '.join(message.split())}", file=sys.stderr)
-    return 2
+def _fail(message: str, code: int = 2) -> int:
+    print(f"derts: {printable(' '.join(message.split()))}", file=sys.stderr)
+    return code
+
+
+def _other_letters(error: UnicodeError) -> tuple[str, int]:
+    """How a stream writes what its encoding lacks."""
+    assert isinstance(error, UnicodeEncodeError)
+    part = error.object[error.start : error.end]
+    plain = (PLAIN.get(letter) or f"\\u{ord(letter):04x}" for letter in part)
+    return "".join(plain), error.end

@@ -1,9 +1,23 @@
 """The one exception for input that cannot work: what is wrong, and how to fix it."""
 
+from __future__ import annotations
+
 import errno
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """How the system says that a file cannot grow: no space, no quota, a limit."""
+
+
+def printable(text: object) -> str:
+    """Text from data as one line in which a terminal finds nothing to obey.
+
+    >>> printable("cat\\x1b[2J\\nderts: well\\u202e")
+    'cat\\\\x1b[2J\\\\nderts: well\\\\u202e'
+    """
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
+        for letter in str(text)
+    )
 
 
 class DertsError(Exception):
@@ -18,9 +32,8 @@ class DertsError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(
-            "".join(
-                letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
-                for letter in " ".join(message.split("\n"))
-            )
-        )
+        super().__init__(printable(" ".join(message.split("\n"))))
+
+
+class InterruptedRunError(DertsError):
+    """Ctrl-C or SIGTERM ended what was going on; the command line exits with code 130."""

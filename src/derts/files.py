@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from derts.errors import DertsError
@@ -65,6 +68,36 @@ def sample_digest(path: Path) -> str:
             file.seek(position)
             digest.update(file.read(4096))
     return digest.hexdigest()
+
+
+FORMULA = re.compile(r"'*[=+\-@\t\r]")
+"""How a cell begins that a spreadsheet would take for a formula, quoted or not."""
+
+
+def csv_bytes(rows: Sequence[Sequence[str]]) -> bytes:
+    """A heading and rows as the content of a CSV file, in which no spreadsheet sees a formula.
+
+    >>> csv_bytes([("class", "images"), ("=1+1", "20")])
+    b"class,images\\n'=1+1,20\\n"
+    """
+    lines: list[str] = []
+    quoted = ([f"'{cell}" if FORMULA.match(cell) else cell for cell in row] for row in rows)
+    # of both letters, so that cells with either are put into quotes
+    csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n").writerows(quoted)
+    return "".join(f"{line[:-2]}\n" for line in lines).encode()
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file by their heading, as they were before `csv_bytes` quoted any."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        return [
+            {
+                name: cell[1:] if cell and cell[0] == "'" and FORMULA.match(cell) else cell or ""
+                for name, cell in row.items()
+                if isinstance(name, str) and isinstance(cell, str | None)
+            }
+            for row in csv.DictReader(file)
+        ]
 
 
 @contextmanager

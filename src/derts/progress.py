@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -47,7 +48,8 @@ def progress(
     stream = sys.stderr if stream is None else stream
     if quiet:
         return silent(title, total, unit)
-    return (_bar if stream.isatty() else _lines)(title, total, unit, stream)
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return (_bar if stream.isatty() and not plain else _lines)(title, total, unit, stream)
 
 
 @contextmanager

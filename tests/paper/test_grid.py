@@ -204,7 +204,7 @@ def test_a_lost_worker_is_reported_and_an_interrupted_one_saves(in_folder: Path)
         os.kill(workers_of(process)[0], signal.SIGKILL)
         wait_until(lambda: "its worker process died" in said.read_text(), process)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes of the group
-        assert process.wait(timeout=60) == 2
+        assert process.wait(timeout=60) == 130
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

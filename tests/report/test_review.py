@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from derts.data import ImageTable
-from derts.labels.cleaning import read_review
+from derts.labels.cleaning import LabelChange, read_review
 from derts.labels.judged import JudgedImages
 from derts.labels.trust import Trust
 from derts.report.review import review_page, suspects
 from tests.report.browser import Browser, browser, missing
 
-NAMES = ("cat", 'dog, "big"', "</script><b id='bad'>fox</b>", "owl")
+NAMES = ("cat", 'dog, "big"', "</script><b id='bad'>fox</b>", "=owl")
 with_browser = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 
 
@@ -85,7 +85,7 @@ def test_by_keys_and_by_mouse_and_remembered(window: Browser) -> None:
     assert window.run("return document.getElementById('suspect').naturalWidth") == 16
     window.press("a", "k", "x")
     assert text(window, "#count") == "3 of 12 decided"
-    assert text(window, "#path").startswith("4: owl/3, <i>.png")
+    assert text(window, "#path").startswith("4: =owl/3, <i>.png")
     window.press("r", *"FOX", "\ue007")  # the list, part of a name, Enter
     window.press("r", *"a", "\ue00c")  # Escape: nothing decided
     assert text(window, "#count") == "4 of 12 decided"
@@ -112,11 +112,12 @@ def test_by_keys_and_by_mouse_and_remembered(window: Browser) -> None:
     decided = [(row["decision"], row["new class"]) for row in rows]
     assert decided == [
         ("relabel", 'dog, "big"'), ("keep", ""), ("keep", ""), ("relabel", NAMES[2]),
-        ("relabel", 'dog, "big"'), ("keep", ""), ("relabel", "owl"),
+        ("relabel", 'dog, "big"'), ("keep", ""), ("relabel", "'=owl"),
     ]  # fmt: skip
     assert rows[2]["path"] == f"{NAMES[2]}/2, <i>.png"
     found = read_review(window.folder / "review.csv", judged(12))  # type: ignore[attr-defined]
     assert {image for image, change in found.items() if change is None} == {1, 2, 5}
+    assert found[6] == LabelChange(6, "=owl", "review")
     assert [one["message"] for one in window.console()] == []
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from derts.commands.parse import csv_bytes, parse, print_rows, unset
+from derts.commands.parse import parse, print_rows, unset
 from derts.errors import DertsError
 
 CLEAN = """Write a cleaned store from the data that a run was trained on; the source stays as it is.
@@ -97,6 +97,7 @@ def clean(arguments: Sequence[str]) -> None:
 
     from derts.commands.inspect import judge_run
     from derts.data.store_writing import check_destination
+    from derts.files import csv_bytes
     from derts.labels.cleaning import (
         CleaningRule,
         after_review,

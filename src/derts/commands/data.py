@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from derts.commands.parse import parse
+from derts.errors import printable
 
 INFO = """Show what a store holds: splits, classes, images, size on disk.
 
@@ -77,7 +78,7 @@ def prepare(arguments: Sequence[str]) -> None:
 
     made = make(**asdict(options), progress=progress)
     for note in made.notes:
-        print(note)
+        print(printable(note))
     _show(options.destination)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from derts.commands.parse import csv_bytes, parse, print_rows, print_table, unset
+from derts.commands.parse import parse, print_rows, print_table, unset
 
 if TYPE_CHECKING:
     from derts.commands.clean import CleanOptions
@@ -57,7 +57,7 @@ def inspect(arguments: Sequence[str]) -> None:
     """Parse, embed, judge, write."""
     options = parse(InspectOptions, arguments, "inspect", DESCRIPTION)
 
-    from derts.files import write_atomically
+    from derts.files import csv_bytes, write_atomically
     from derts.labels.known_errors import score_judged
     from derts.report.review import review_page, suspects
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import inspect
 import io
+import os
 import re
 import shutil
 import sys
@@ -15,7 +15,7 @@ from typing import Any, TextIO, TypeVar
 
 import tyro
 
-from derts.errors import DertsError
+from derts.errors import DertsError, printable
 from derts.report.tables import table_text
 
 Options = TypeVar("Options")
@@ -40,7 +40,8 @@ def parse(
             return found
     except SystemExit as stop:
         if not stop.code:
-            print(_wrapped(asked.getvalue(), shutil.get_terminal_size().columns), end="")
+            plain = without_colours if os.environ.get("NO_COLOR") else str
+            print(_wrapped(plain(asked.getvalue()), shutil.get_terminal_size().columns), end="")
             raise
         raise DertsError(f"{_reason(said.getvalue())} (derts {command} --help)") from None
 
@@ -94,16 +95,9 @@ def print_rows(rows: Sequence[tuple[str, str]]) -> None:
     """Aligned `name  value` lines on standard output."""
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        print(f"{name:<{width}}  {value}")
+        print(f"{name:<{width}}  {printable(value)}")
 
 
 def print_table(rows: Sequence[tuple[str, ...]]) -> None:
     """A heading and rows in aligned columns on standard output."""
     print(table_text(rows))
-
-
-def csv_bytes(rows: Sequence[Sequence[str]]) -> bytes:
-    """A heading and rows as the content of a CSV file."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue().encode()

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import tyro
 
-from derts.commands.parse import csv_bytes, parse, print_rows
-from derts.errors import DertsError
+from derts.commands.parse import parse, print_rows
+from derts.errors import DertsError, printable
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def predict(arguments: Sequence[str]) -> None:
     if options.out.suffix.lower() == ".png":
         raise DertsError(f"--out {options.out} is where the picture sheet goes: name it .csv")
 
-    from derts.files import write_atomically
+    from derts.files import csv_bytes, write_atomically
     from derts.predict import load_model
     from derts.report.pictures import SHEET_PICTURES, draw_sheet, to_picture
 
@@ -78,7 +78,7 @@ def predict(arguments: Sequence[str]) -> None:
     captions = [f"{one.label} {100 * one.probability:.0f}%\n{one.name}" for one in shown]
     draw_sheet(pictures, captions, sheet, f"{len(found)} images labelled")
     for name in classifier.class_names:
-        print(f"{sum(one.label == name for one in found):6d}  {name}")
+        print(f"{sum(one.label == name for one in found):6d}  {printable(name)}")
     print_rows([("labels", str(options.out)), ("pictures", str(sheet))])
 
 

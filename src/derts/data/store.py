@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from derts.data.table import FeatureTable, ImageTable, Table, describe_items
-from derts.errors import DertsError
+from derts.errors import DertsError, printable
 from derts.files import parse_json, sample_digest
 from derts.progress import Advance, Progress, silent
 
@@ -124,12 +124,12 @@ class StoreDescription:
 
     def lines(self) -> list[str]:
         """The description as lines to print."""
-        origin = " ".join(self.origin.values())
+        origin = " ".join(map(str, self.origin.values()))
         found = [f"{self.path}: from {origin}, {self.bytes / 1e6:,.1f} MB"]
         found += [f"{split}: {entry.line}" for split, entry in self.splits.items()]
         if self.left_out:
             found.append(f"left out: {self.left_out:,} broken images")
-        return found
+        return [printable(line) for line in found]
 
     def write(self, folder: Path) -> None:
         """Write store.json into a folder."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from derts.data.store import StoreDescription
 from derts.data.store_writing import SplitContent, write_store
 from derts.errors import DertsError
+from derts.files import read_csv
 from derts.labels.judged import JudgedImages, judge
 from derts.labels.trust import Trust
 
@@ -96,12 +97,11 @@ def read_review(path: Path, judged: JudgedImages) -> dict[int, LabelChange | Non
     }
     decided: dict[int, LabelChange | None] = {}
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file))
-        wanted = [(r["split"], r["path"], r["decision"], r["new class"] or "") for r in rows]
+        rows = read_csv(path)
+        wanted = [(r["split"], r["path"], r["decision"], r["new class"]) for r in rows]
     except FileNotFoundError:
         raise DertsError(f"no file at {path}: check the path") from None
-    except (KeyError, TypeError, UnicodeDecodeError, csv.Error):
+    except (KeyError, UnicodeDecodeError, csv.Error):
         raise DertsError(
             f"{path} is no CSV with columns path, split, decision and new class: save it from "
             "review.html"

@@ -16,6 +16,7 @@ from derts.data.store import StoreDescription, item_names
 from derts.data.store_writing import SplitContent, write_store
 from derts.data.table import Table
 from derts.errors import DertsError
+from derts.files import read_csv
 from derts.labels.judged import JudgedImages
 from derts.tasks.randomness import generator
 
@@ -62,12 +63,11 @@ def _read_confusions(path: Path, class_names: tuple[str, ...]) -> Tensor:
     number_of = {name: number for number, name in enumerate(class_names)}
     found = torch.zeros(len(class_names), len(class_names), dtype=torch.float64)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            for row in csv.DictReader(file):
-                share = float(row["share"])
-                if not 0 <= share <= 1:
-                    raise ValueError
-                found[number_of[row["class"]], number_of[row["given"]]] = share
+        for row in read_csv(path):
+            share = float(row["share"])
+            if not 0 <= share <= 1:
+                raise ValueError
+            found[number_of[row["class"]], number_of[row["given"]]] = share
     except FileNotFoundError:
         raise DertsError(f"no file at {path}: check the path") from None
     except KeyError as error:
@@ -75,7 +75,7 @@ def _read_confusions(path: Path, class_names: tuple[str, ...]) -> Tensor:
             f"{path} names {error}, which is no class of the training split or no column: write "
             "columns class, given and share"
         ) from None
-    except (ValueError, TypeError, UnicodeDecodeError, csv.Error):
+    except (ValueError, csv.Error):
         raise DertsError(f"{path}: every share must be a number from 0 to 1") from None
     return found
 

@@ -20,7 +20,7 @@ import torch
 
 from derts.config import HardwareConfig
 from derts.data import open_data
-from derts.errors import DertsError
+from derts.errors import DertsError, InterruptedRunError
 from derts.files import write_atomically
 from derts.hardware import choose_device, keep_freed_memory
 from derts.paper.runs import GridRun
@@ -103,7 +103,7 @@ class Endings:
     def check(self) -> None:
         """A DertsError unless all is done."""
         if self.stopped:
-            raise DertsError(
+            raise InterruptedRunError(
                 "interrupted: finished runs and checkpoints are kept, run the same command to go on"
             )
         if self.failed:

@@ -6,6 +6,8 @@ import html
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 
+from derts.errors import printable
+
 Rows = Sequence[Sequence[str]]
 """The first row is the heading."""
 
@@ -18,6 +20,7 @@ def table_text(rows: Rows, left: int = 1) -> str:
     ────  ─────
     a       1.5
     """
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join("─" * width for width in widths)]
     for row in rows:

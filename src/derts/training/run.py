@@ -13,7 +13,7 @@ from types import FrameType
 from derts.config import TrainConfig
 from derts.data import open_data
 from derts.distributed import Group, LostProcessError, joined
-from derts.errors import DertsError
+from derts.errors import DertsError, InterruptedRunError
 from derts.files import locked
 from derts.hardware import choose_device
 from derts.progress import Advance, progress, unheard
@@ -157,13 +157,13 @@ def _to_the_end(driver: Driver, quiet: bool) -> Result:
             result = driver.drive(advance, stopping)
     except KeyboardInterrupt:
         where = f"in the middle of update {trainer.update + 1}"
-        raise DertsError(f"interrupted {where}: {driver.go_on}") from None
+        raise InterruptedRunError(f"interrupted {where}: {driver.go_on}") from None
     except LostProcessError as error:
         raise DertsError(f"{error} at update {trainer.update}: {driver.go_on}") from None
     if result is None:
         group.let_leader_speak()
         saved = "" if driver.run is None else "all is saved, "
-        raise DertsError(f"interrupted at update {trainer.update}: {saved}{driver.go_on}")
+        raise InterruptedRunError(f"interrupted at update {trainer.update}: {saved}{driver.go_on}")
     return result
 
 
