@@ -38,10 +38,10 @@ def tasks() -> TaskPool:
     )
 
 
-def learner(name: str, seed: int = 2) -> AnyLearner:
+def learner(name: str, seed: int = 2, way: int = WAY) -> AnyLearner:
     config = LearnerConfig(name=name, inner_steps=2, inner_lr=0.3)  # type: ignore[arg-type]
     shape = (SIZE, SIZE, 1)
-    built = build_learner(config, ModelConfig(width=4), way=WAY, item_shape=shape, seed=seed)
+    built = build_learner(config, ModelConfig(width=4), way=way, item_shape=shape, seed=seed)
     built = built.double()
     with torch.no_grad():  # zero heads and fresh running statistics would hide mistakes
         for number, value in enumerate([*built.parameters(), *built.buffers()]):
@@ -232,6 +232,8 @@ def test_mistakes_are_named() -> None:
         estimate_gradients(model, images(), pool, "logits")
     with pytest.raises(DertsError, match="no tasks"):
         estimate_gradients(model, images(), pool[:0])
+    with pytest.raises(DertsError, match=r"have 3 classes .* is for 5: draw tasks with way=5"):
+        estimate_gradients(learner("protonet", way=5), images(), pool)
     model.requires_grad_(False)
     with pytest.raises(DertsError, match="no trainable parameter"):
         exact_gradients(model, images(), pool)

@@ -43,6 +43,8 @@ def test_writing_to_a_table_leaves_the_file_alone(store: Path) -> None:
 
 def test_open_data(store: Path, tmp_path: Path) -> None:
     assert open_data(store, device="cpu")["train"].device.type == "cpu"
+    with pytest.raises(DertsError, match=r"device \w+ cannot be used .* try auto or cpu"):
+        open_data(store, device="cuda" if not torch.cuda.is_available() else "nowhere")
     assert set(open_data(str(store))) == {"train", "val"}
     (tmp_path / "raw" / "a").mkdir(parents=True)
     with pytest.raises(DertsError, match="expected one of"):

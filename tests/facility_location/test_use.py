@@ -87,6 +87,10 @@ def test_rows_that_are_not_finite_are_named(bad: float) -> None:
         (torch.zeros(5), {"k": 1}, r"shape \[5\]"),
         (torch.zeros(5, 2, dtype=torch.complex64), {"k": 1}, "complex"),
         (np.array([["a", "b"]]), {"k": 1}, "real numbers"),
+        ([[0.0], [1.0]], {"k": 1}, r"are a list; .* torch\.tensor\(gradients\)"),
+        (points().to_sparse(), {"k": 1}, r"to_dense\(\)"),
+        (points(), {"k": 2.5}, r"k is 2\.5; give a whole number"),
+        (points(), {"k": "2"}, "k is '2'"),
         (points(), {"k": 5, "engine": "magic"}, "greedy, lazy, stochastic"),
         (points(), {"k": 5, "epsilon": 0.0}, "epsilon"),
         (points(), {"k": 5, "memory_limit_gib": -1.0}, "memory_limit_gib"),
@@ -95,6 +99,19 @@ def test_rows_that_are_not_finite_are_named(bad: float) -> None:
 def test_refusals(gradients: Any, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(DertsError, match=message):
         select(gradients, **arguments)
+
+
+def test_a_selection_is_shown_in_a_line_and_k_may_be_of_numpy() -> None:
+    selection = select(points(), np.int64(7))  # type: ignore[arg-type]
+    assert repr(selection).startswith("Selection(7 of 50 rows, objective ")
+    assert len(repr(selection)) < 80
+    assert json.loads(selection.to_json())["settings"]["k"] == 7
+
+
+@pytest.mark.parametrize("rows", [49, 51])
+def test_another_pool_than_the_gradients_are_of_is_refused(rows: int) -> None:
+    with pytest.raises(DertsError, match=rf"has {rows} rows but the selection was made from 50"):
+        next(select(points(), 7).batches(torch.arange(rows), 2))
 
 
 def test_batches_hold_each_selected_row_once_with_mean_weight_one() -> None:

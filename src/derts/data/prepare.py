@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from derts.config import HardwareConfig
 from derts.data import folders, imagenet
 from derts.data.decode import Broken, decode_all, strict_pillow
 from derts.data.glyphs import glyphs
@@ -33,6 +34,7 @@ from derts.data.store_writing import (
 from derts.data.table import Table
 from derts.errors import DertsError
 from derts.files import parse_json
+from derts.hardware import choose_device
 from derts.progress import Progress, silent
 
 _ACCEPTED = (
@@ -70,7 +72,8 @@ def open_data(source: str | Path, *, device: torch.device | str | None = None) -
             f"{source} is a data set that is not prepared yet ({kind}): "
             f"run derts data prepare {source} DEST first, and open DEST"
         )
-    return {s: table if device is None else table.to(device) for s, table in tables.items()}
+    place = device and choose_device(HardwareConfig(device=str(device)), "device")
+    return {s: table.to(place) if place else table for s, table in tables.items()}
 
 
 def data_fingerprint(source: str | Path) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import index
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -26,13 +27,15 @@ from derts.facility_location.on_gpu import greedy_on_gpu
 Engine = Literal["greedy", "lazy", "stochastic"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Selection:
     """K selected rows out of N, in the order in which they were picked.
 
     >>> selection = select(torch.tensor([[0.0], [0.1], [5.0]]), 2)
     >>> selection.indices.tolist(), selection.weights.tolist()
     ([1, 2], [2.0, 1.0])
+    >>> selection
+    Selection(2 of 3 rows, objective 0.1)
     """
 
     indices: Tensor
@@ -50,6 +53,10 @@ class Selection:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """How the selection was made."""
 
+    def __repr__(self) -> str:
+        about = f"{len(self.indices)} of {len(self.assignment)} rows"
+        return f"Selection({about}, objective {self.objective:.4g})"
+
     def batches(self, pool: Any, size: int, seed: int = 0) -> Iterator[tuple[Any, Tensor]]:
         """Yields ``(pool[indices], weights)`` with each selected row once, in a shuffled order.
 
@@ -63,6 +70,12 @@ class Selection:
         """
         if size < 1:
             raise DertsError(f"size is {size}; a batch has at least 1 row")
+        rows = len(self.assignment)
+        if len(pool) != rows:
+            raise DertsError(
+                f"the pool has {len(pool)} rows but the selection was made from {rows}: give the "
+                "pool that the gradients are of"
+            )
         scaled = self.weights / self.weights.mean()
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(self.indices), generator=generator)
@@ -133,6 +146,10 @@ def select(
     """
     points = _checked_points(gradients)
     engines = get_args(Engine)
+    try:
+        k = index(k)
+    except TypeError:
+        raise DertsError(f"k is {k!r}; give a whole number of rows, as int(k)") from None
     for sound, message in (
         (engine in engines, f"engine is {engine!r}; choose one of {', '.join(engines)}"),
         (
@@ -208,8 +225,11 @@ def assign(distances: Distances, picks: Integers, nearest: Floats) -> Integers:
     return assignment
 
 
-def _checked_points(gradients: Tensor | NDArray[Any]) -> Tensor:
+def _checked_points(gradients: Any) -> Tensor:
     """Finite float32 or float64 [N, d], where the gradients are."""
+    if not isinstance(gradients, np.ndarray | Tensor):
+        kind = type(gradients).__name__
+        raise DertsError(f"gradients are a {kind}; give a matrix, as torch.tensor(gradients)")
     if isinstance(gradients, np.ndarray):
         if gradients.dtype.kind not in "fiub":
             raise DertsError(f"gradients have type {gradients.dtype}; give real numbers")
@@ -217,6 +237,8 @@ def _checked_points(gradients: Tensor | NDArray[Any]) -> Tensor:
         # A copy: the array may be read-only or have strides that torch does not know.
         wide = np.array(gradients, dtype=np.float32 if single else np.float64, order="C")
         points = torch.from_numpy(wide)
+    elif gradients.layout != torch.strided:
+        raise DertsError("gradients are a sparse tensor; give gradients.to_dense()")
     else:
         points = gradients.detach()
     shape = list(points.shape)
