@@ -3,6 +3,9 @@
 import csv
 import json
 import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy
@@ -14,9 +17,11 @@ from safetensors.torch import load_file, save_file
 
 import derts
 from derts.cli import run
+from derts.config import LearnerConfig, ModelConfig, TaskConfig, TrainConfig
 from derts.data import ImageTable, glyphs, save_table
 from derts.errors import DertsError
-from derts.predict import load_model
+from derts.predict import FewShotModel, Prediction, load_model
+from derts.progress import Advance
 from derts.training.checkpoint import checkpoint_files, load_checkpoint, save_checkpoint
 from derts.training.run import open_trainer
 
@@ -126,6 +131,83 @@ def test_images_may_be_arrays_or_pillow_images(own: Path) -> None:
     black, white = numpy.zeros((28, 28, 1), numpy.uint8), Image.new("RGB", (40, 60), "white")
     found = model.adapt({"black": [black], "white": [white]}).predict([white, black])
     assert [one.label for one in found] == ["white", "black"]
+
+
+def untrained(name: str, size: int = 28, width: int = 4) -> FewShotModel:
+    """A model as quick as possible, of two classes."""
+    config = TrainConfig(
+        tasks=TaskConfig(way=2),
+        model=ModelConfig(width=width),
+        learner=LearnerConfig(name),  # type: ignore[arg-type]
+    ).resolved()
+    shape = (size, size, 3)
+    learner = derts.build_learner(config.learner, config.model, way=2, item_shape=shape)
+    return FewShotModel(config, {"item_shape": shape}, learner.state_dict())
+
+
+@pytest.mark.parametrize("name", ["protonet", "anil", "maml"])
+def test_eight_threads_get_the_answers_of_one(name: str, own: Path) -> None:
+    folders = sorted((own / "support").iterdir())
+    model = untrained(name)
+
+    def answer(number: int) -> list[Prediction]:
+        chosen = folders[number % 2 :][:2]  # several classifiers of one model at a time
+        return model.adapt({f.name: sorted(f.iterdir()) for f in chosen}).predict(own / "query")
+
+    alone = [answer(number) for number in range(2)]
+    assert alone[0] != alone[1]
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(answer, range(8))) == alone * 4
+
+
+def test_memory_does_not_grow_with_the_number_of_images(own: Path) -> None:
+    """Pixels and features are of some hundred images at a time; labels alone are kept."""
+    files = sorted((own / "query").iterdir())
+    classifier = untrained("protonet", 84, width=1).adapt({"a": files[:1], "b": files[1:2]})
+    told: list[tuple[int, float]] = []
+
+    @contextmanager
+    def watch(title: str, total: int | None, unit: str = "steps") -> Iterator[Advance]:
+        pages = Path("/proc/self/statm")
+        if not pages.exists():
+            pytest.skip("this system does not say how much memory a process has")
+
+        def advance(count: int = 1, note: str | None = None) -> None:
+            told.append((count, int(pages.read_text().split()[1]) * 4096 / 1e6))
+
+        yield advance
+
+    assert len(classifier.predict((files * 100)[:1800], progress=watch)) == 1800
+    assert sum(count for count, _ in told) == 1800
+    used = [megabytes for _, megabytes in told]
+    assert max(used) < used[4] + 12  # the pixels alone are 38 MB
+
+
+def test_what_is_left_out_is_said_in_the_last_lines(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(own / "query", tmp_path / "query")
+    (tmp_path / "query" / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n{} loop\n")
+    for name in ("b.heic", "c.HEIC"):
+        (tmp_path / "query" / name).touch()
+    words = ["predict", str(own / "run"), "--support", str(own / "support"), "--query"]
+    words += [str(tmp_path / "query"), "--out", str(tmp_path / "labels.csv")]
+    assert run(words) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("derts: a.png cannot be read as an image (not an image of a known")
+    assert not (tmp_path / "labels.csv").exists()
+    assert run([*words, "--skip-broken"]) == 0
+    shown = capsys.readouterr()
+    assert "22 images" in shown.err or "23 images" in shown.err
+    *_, broken, unread = shown.out.splitlines()
+    assert broken.startswith("left out 1 broken images, the first is a.png (not an image")
+    assert unread.startswith("2 files are HEIC, which is not read: convert them, or install pillow")
+    (tmp_path / "none" / "x").mkdir(parents=True)
+    (tmp_path / "none" / "x" / "b.heic").touch()
+    with pytest.raises(DertsError, match=r"class 'x' of the support has no image: 1 file is HEIC"):
+        load_model(own / "run").adapt(tmp_path / "none")
+    with pytest.raises(DertsError, match=r"holds no image: 1 file is HEIC"):
+        load_model(own / "run").adapt(own / "support").predict(tmp_path / "none")
 
 
 def test_what_cannot_be_predicted_is_named(own: Path, tmp_path: Path) -> None:

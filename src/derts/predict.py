@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,13 @@ from safetensors.torch import save
 from derts.config import TrainConfig
 from derts.config_file import as_values, with_values
 from derts.data import open_data
-from derts.data.decode import Pixels, decode, fit, strict_pillow
-from derts.data.folders import list_images
+from derts.data.decode import BrokenImageError, Pixels, decode, decode_all, read_image
+from derts.data.folders import count_unread, list_images, unread_note
 from derts.errors import DertsError
 from derts.files import parse_json, write_atomically, write_json
 from derts.learners import AnyLearner, build_learner
 from derts.learners.embedding import evaluation_mode
+from derts.progress import Progress, silent
 from derts.training.checkpoint import check_finite, judged_weights, newest_checkpoint
 from derts.training.run_folder import Run
 
@@ -34,6 +37,8 @@ RESULTS = (
 )  # fmt: skip
 """What a card tells of a run's result."""
 AnyImage = Path | str | Image.Image | Pixels
+LeftOut = list[tuple[str, str]]
+"""Names of images that cannot be read, and why."""
 Card = dict[str, Any]
 Weights = dict[str, torch.Tensor]
 
@@ -49,7 +54,10 @@ class Prediction:
 
 
 class FewShotModel:
-    """A trained learner with what is needed to use it: config and card (image shape, results)."""
+    """A trained learner with what is needed to use it: config and card (image shape, results).
+
+    Several threads may use one model: they decode at once, and take turns with the learner.
+    """
 
     def __init__(self, config: TrainConfig, card: Card, weights: Weights) -> None:
         self.config, self.card, self.weights = config, card, weights
@@ -60,6 +68,7 @@ class FewShotModel:
                 "files needs square ones, as derts data prepare makes them"
             )
         self.size: int = height
+        self.turn = threading.Lock()
         self.learner = self._build(config.tasks.way)
 
     def _build(self, way: int) -> AnyLearner:
@@ -68,8 +77,16 @@ class FewShotModel:
         learner.load_state_dict(self.weights)
         return learner
 
-    def adapt(self, support: Path | str | Mapping[str, Sequence[AnyImage]]) -> Classifier:
-        """Learn new classes: a folder with a folder per class, or images by class name."""
+    def adapt(
+        self,
+        support: Path | str | Mapping[str, Sequence[AnyImage]],
+        *,
+        left_out: LeftOut | None = None,
+    ) -> Classifier:
+        """Learn new classes: a folder with a folder per class, or images by class name.
+
+        An image that cannot be read is an error, or is put into `left_out`.
+        """
         classes = support if isinstance(support, Mapping) else class_folders(Path(support))
         names = tuple(classes)
         if len(names) < 2:
@@ -87,24 +104,41 @@ class FewShotModel:
                 )
             # prototypes: nothing that was learned depends on their number
             learner = self._build(len(names)).to(learner.device)
-        labels = torch.tensor([n for n, name in enumerate(names) for _ in classes[name]])
-        pixels = torch.stack([self.pixels(image) for name in names for image in classes[name]])
-        with evaluation_mode(learner):
+        found: dict[str, list[torch.Tensor]] = {}
+        for one in names:
+            chosen = _Images(classes[one])
+            found[one] = [row for _, rows in self.decoded(chosen, left_out) for row in rows]
+            if not found[one]:
+                raise DertsError(f"class {one!r} of the support has no image that can be read")
+        labels = torch.tensor([n for n, name in enumerate(names) for _ in found[name]])
+        pixels = torch.stack([row for name in names for row in found[name]])
+        with self.turn, evaluation_mode(learner):
             parts = [learner.features(part[None]) for part in pixels.split(AT_ONCE)]
             adapted = learner.adapt(torch.cat(parts, 1), labels[None].to(learner.device))
         return Classifier(self, learner, names, adapted)
 
+    def decoded(
+        self, images: _Images, left_out: LeftOut | None
+    ) -> Iterator[tuple[list[str], torch.Tensor]]:
+        """Names and uint8 [n, size, size, channels] of images, some at a time, by threads."""
+        start, shape = 0, (self.size, self.channels)
+        for count, pixels, broken in decode_all(images, 0, *shape, min(16, os.cpu_count() or 1)):
+            for _, name, reason in broken:
+                if left_out is None:
+                    raise DertsError(_unreadable(name, reason))
+                left_out.append((name, reason))
+            lost = {index for index, *_ in broken}
+            kept = [n for n in range(start, start + count) if n not in lost]
+            start += count
+            yield [images.name(n) for n in kept], torch.from_numpy(pixels)
+
     def pixels(self, image: AnyImage) -> torch.Tensor:
         """Any image as uint8 [size, size, channels]."""
-        if isinstance(image, Image.Image):
-            return torch.from_numpy(np.array(fit(image, self.size, self.channels)))
+        images = _Images([image])
         try:
-            content = Path(image).read_bytes() if isinstance(image, str | Path) else image
-            with strict_pillow():
-                found = decode(content, self.size, self.channels)
-        except (OSError, ValueError, SyntaxError, Warning, Image.DecompressionBombError) as error:
-            said = f"{image} cannot be read as an image ({error}): remove or replace it"
-            raise DertsError(said) from None
+            found = decode(images.read(0), self.size, self.channels)
+        except (OSError, BrokenImageError) as error:
+            raise DertsError(_unreadable(images.name(0), str(error))) from None
         return torch.from_numpy(np.array(found))
 
     def save(self, path: Path | str) -> tuple[Path, Path]:
@@ -118,6 +152,30 @@ class FewShotModel:
 
 
 @dataclass(frozen=True)
+class _Images:
+    """Images of any kind as what `decode_all` wants; files have their path as a name."""
+
+    images: Sequence[AnyImage]
+    root: Path = Path()
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def name(self, index: int) -> str:
+        image = self.images[index]
+        return str(image if isinstance(image, str | Path) else index)
+
+    def read(self, index: int) -> bytes | Pixels | Image.Image:
+        image = self.images[index]
+        return read_image(self.root / image) if isinstance(image, str | Path) else image
+
+
+def _unreadable(name: str, reason: str) -> str:
+    fix = "remove or replace it, or leave such images out (--skip-broken)"
+    return f"{name} cannot be read as an image ({reason}): {fix}"
+
+
+@dataclass(frozen=True)
 class Classifier:
     """A model adapted to some classes."""
 
@@ -126,29 +184,45 @@ class Classifier:
     class_names: tuple[str, ...]
     adapted: Any
 
-    def predict(self, query: Path | str | Sequence[AnyImage]) -> list[Prediction]:
-        """A label and probabilities for each image: a folder of images, or images."""
-        if isinstance(query, str | Path):
-            folder = Path(query)
-            names = [name for name, _ in list_images(folder, folder)] if folder.is_dir() else []
-            if not names:
-                raise DertsError(f"{folder} is no folder, or holds no image: give one of images")
-            images: Sequence[AnyImage] = [folder / name for name in names]
-        else:
-            images, of_file = query, (str, Path)
-            names = [str(one if isinstance(one, of_file) else n) for n, one in enumerate(query)]
+    def predict(
+        self,
+        query: Path | str | Sequence[AnyImage],
+        *,
+        left_out: LeftOut | None = None,
+        progress: Progress = silent,
+    ) -> list[Prediction]:
+        """A label and probabilities for each image: a folder of images, or images.
+
+        An image that cannot be read is an error, or is put into `left_out`.
+        """
+        images = _query_images(Path(query)) if isinstance(query, str | Path) else _Images(query)
         found: list[Prediction] = []
-        with evaluation_mode(self.learner):
-            for start in range(0, len(images), AT_ONCE):
-                part = images[start : start + AT_ONCE]
-                pixels = torch.stack([self.model.pixels(image) for image in part])
-                features = self.learner.features(pixels[None])
-                logits = self.learner.logits(self.adapted, features)[0]
-                for row in logits.float().softmax(-1).cpu().tolist():
+        with progress("predicting", len(images), "images") as advance:
+            for names, pixels in self.model.decoded(images, left_out):
+                for name, row in zip(names, self._shares(pixels), strict=True):
                     shares = dict(zip(self.class_names, row, strict=True))
                     best = max(shares, key=shares.__getitem__)
-                    found.append(Prediction(names[len(found)], best, shares[best], shares))
+                    found.append(Prediction(name, best, shares[best], shares))
+                advance(len(names))
         return found
+
+    def _shares(self, pixels: torch.Tensor) -> list[list[float]]:
+        """The probability of each class for each of n images."""
+        found: list[list[float]] = []
+        with self.model.turn, evaluation_mode(self.learner):
+            for part in pixels.split(AT_ONCE):
+                logits = self.learner.logits(self.adapted, self.learner.features(part[None]))[0]
+                found += logits.float().softmax(-1).cpu().tolist()
+        return found
+
+
+def _query_images(folder: Path) -> _Images:
+    names = [name for name, _ in list_images(folder, folder)] if folder.is_dir() else []
+    if not names:
+        unread = count_unread(folder)
+        why = f": {unread_note(unread)}" if unread else ": give one of images"
+        raise DertsError(f"{folder} is no folder, or holds no image{why}")
+    return _Images(names, folder)
 
 
 def load_model(path: Path | str) -> FewShotModel:
@@ -215,4 +289,8 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
     inner = sorted(child for child in folder.iterdir() if child.is_dir() and child.name[0] != ".")
     if not inner:
         raise DertsError(f"{folder} holds no folder: put each class's images into its own folder")
-    return {one.name: [one / name for name, _ in list_images(one, one)] for one in inner}
+    found = {one.name: [one / name for name, _ in list_images(one, one)] for one in inner}
+    for one in inner:
+        if not found[one.name] and (unread := count_unread(one)):
+            raise DertsError(f"class {one.name!r} of the support has no image: {unread_note(unread)}")
+    return found

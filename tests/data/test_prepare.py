@@ -7,13 +7,15 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from derts.data import find_source, open_store, prepare, verify_store
+from derts.cli import run
+from derts.data import decode, find_source, folders, open_store, prepare, verify_store
 from derts.data.folders import split_by_class
 from derts.errors import DertsError
 from derts.progress import progress
@@ -108,12 +110,76 @@ def test_broken_images_stop_or_are_left_out(class_folders: MakeImages, tmp_path:
 def test_class_of_broken_images_only(class_folders: MakeImages, tmp_path: Path) -> None:
     class_folders("source/train", "abc", count=1)
     (tmp_path / "source/train/a/0.png").write_bytes(b"x")
-    store = prepare(tmp_path / "source", tmp_path / "store", size=8, skip_broken=True).store
-    assert store.splits["train"].classes == ("b", "c")
-    for name in "bc":
-        (tmp_path / f"source/train/{name}/0.png").write_bytes(b"x")
-    with pytest.raises(DertsError, match="no image left"):
-        prepare(tmp_path / "source", tmp_path / "other", size=8, skip_broken=True)
+    with pytest.raises(DertsError, match=r"class 'a' in train has no image left.*a/0\.png: not an"):
+        prepare(tmp_path / "source", tmp_path / "store", size=8, skip_broken=True)
+    assert not (tmp_path / "store").exists()
+
+
+def test_photographs_that_are_not_read_are_counted(
+    class_folders: MakeImages, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = class_folders("source", "abc")
+    for name in ("a/1.heic", "a/2.HEIC", "b/1.cr2", "b/2.psd", "b/notes.txt", "b/.3.heic"):
+        (source / name).write_bytes(b"x")
+    (source / "c" / "renamed.jpg").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+    Image.new("RGB", (9, 9)).save(source / "loose.png")
+    words = ["data", "prepare", str(source), str(tmp_path / "store"), "--size", "8"]
+    assert run(words) == 2
+    assert "renamed.jpg in " in (said := capsys.readouterr().err)
+    assert "it is HEIC, which is not read: convert it, or install pillow-heif" in said
+    for _ in range(2):  # the second time it is prepared already
+        assert run([*words, "--skip-broken"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[-1] == (
+            "2 files are HEIC, which is not read: convert them, or install pillow-heif; "
+            "1 file is PSD, which is not read: convert them to JPEG; "
+            "1 file is RAW, which is not read: convert them to JPEG"
+        )
+        assert lines[-2] == "left out 1 images that lie in no class folder: loose.png"
+    for file in (source / "a").glob("*.png"):
+        file.unlink()
+    assert run([*words, "--skip-broken", "--overwrite"]) == 2
+    assert "class 'a' has no image that can be read: 2 files are HEIC" in capsys.readouterr().err
+
+
+def test_heic_is_read_where_pillow_heif_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    stub = ModuleType("pillow_heif")
+    stub.register_heif_opener = lambda: Image.register_extension("HEIF", ".heic")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pillow_heif", stub)
+    monkeypatch.setattr(Image, "EXTENSION", dict(Image.registered_extensions()))
+    for known in (decode.formats, folders._endings):
+        known.cache_clear()
+    try:
+        assert folders.unread_kind("a.heic") is None
+        assert folders._is_image_name("a.heic")
+        assert decode.formats()[-1] == "HEIF"
+    finally:
+        for known in (decode.formats, folders._endings):
+            known.cache_clear()
+
+
+def test_categories_of_classes_are_not_merged(class_folders: MakeImages, tmp_path: Path) -> None:
+    for category in ("animals", "things"):
+        class_folders(f"source/{category}", "ab")
+    with pytest.raises(
+        DertsError, match=r"2 folders of images \(a, b\).*--class-level 2 for 'anim"
+    ):
+        prepare(tmp_path / "source", tmp_path / "store", size=8)
+
+    def classes(level: int) -> set[str]:
+        made = prepare(
+            tmp_path / "source", tmp_path / "store", size=8, class_level=level, overwrite=True
+        )
+        return {name for entry in made.store.splits.values() for name in entry.classes}
+
+    assert classes(2) == {"animals/a", "animals/b", "things/a", "things/b"}
+    class_folders("source/more", "ab")
+    assert classes(1) == {"animals", "things", "more"}
+    Image.new("RGB", (9, 9)).save(tmp_path / "source" / "animals" / "x.png")
+    made = prepare(tmp_path / "source", tmp_path / "other", size=8, class_level=2)
+    assert made.notes == ("left out 1 images that lie in no class folder: x.png",)
+    with pytest.raises(DertsError, match="0 classes"):
+        prepare(tmp_path / "source", tmp_path / "none", size=8, class_level=3)
 
 
 def test_huge_images_and_postscript_count_as_broken(
@@ -124,7 +190,7 @@ def test_huge_images_and_postscript_count_as_broken(
     with pytest.raises(DertsError, match=r"b/0\.png in .*\(not an image of a known format: JPEG"):
         prepare(source, tmp_path / "store")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 150)
-    with pytest.raises(DertsError, match="more pixels than Pillow deems safe"):
+    with pytest.raises(DertsError, match="more pixels than are safe to unpack"):
         prepare(source, tmp_path / "other")
 
 
@@ -223,7 +289,9 @@ def test_destination_that_is_taken(class_folders: MakeImages, tmp_path: Path) ->
         ({"size": 0}, "size 0"),
         ({"workers": -1}, "workers -1"),
         ({"min_images": 0}, "min_images 0"),
-        ({"split_fractions": (0.5, 0.1, 0.1)}, "sum to 1"),
+        ({"split_fractions": (0.5, 0.1, 0.1)}, "their sum 1"),
+        ({"split_fractions": (1.0, 0.0, 0.0)}, "above 0"),
+        ({"class_level": -1}, "class_level -1"),
         ({"min_images": 3}, "0 classes cannot be split"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from derts.commands.parse import parse
+from derts.commands.parse import parse, unset
 from derts.errors import printable
 
 INFO = """Show what a store holds: splits, classes, images, size on disk.
@@ -57,6 +57,8 @@ class PrepareOptions:
     """Decides the split of the classes where the source has none."""
     min_images: int = 1
     """Leave out class folders with fewer images (a task needs shot + query of each class)."""
+    class_level: Annotated[int, unset("INT")] = 0
+    """How many folders down a class is: 2 for SOURCE/animals/cat (default: 1, if that is clear)."""
     split_fractions: tuple[float, float, float] = (0.64, 0.16, 0.20)
     """Shares of the classes for train, val and test where the source has no split."""
 
@@ -77,9 +79,9 @@ def prepare(arguments: Sequence[str]) -> None:
     from derts.progress import progress
 
     made = make(**asdict(options), progress=progress)
+    _show(options.destination)
     for note in made.notes:
         print(printable(note))
-    _show(options.destination)
 
 
 def info(arguments: Sequence[str]) -> None:

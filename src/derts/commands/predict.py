@@ -34,6 +34,10 @@ class PredictOptions:
     """A folder of images to label."""
     out: Path = Path("predictions.csv")
     """The table to write; a picture sheet goes beside it."""
+    skip_broken: bool = False
+    """Leave out images that cannot be read instead of stopping."""
+    quiet: bool = False
+    """No progress, just the result."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +63,18 @@ def predict(arguments: Sequence[str]) -> None:
     if options.out.suffix.lower() == ".png":
         raise DertsError(f"--out {options.out} is where the picture sheet goes: name it .csv")
 
+    from derts.data.folders import count_unread, unread_note
     from derts.files import csv_bytes, write_atomically
-    from derts.predict import load_model
+    from derts.predict import LeftOut, load_model
+    from derts.progress import progress, silent
     from derts.report.pictures import SHEET_PICTURES, draw_sheet, to_picture
 
     model = load_model(options.model)
-    classifier = model.adapt(options.support)
-    found = classifier.predict(options.query)
+    lost: LeftOut = []
+    left_out = lost if options.skip_broken else None
+    classifier = model.adapt(options.support, left_out=left_out)
+    shown_how = silent if options.quiet else progress
+    found = classifier.predict(options.query, left_out=left_out, progress=shown_how)
     rows = [("image", "label", "probability", *classifier.class_names)]
     for one in found:
         shares = [f"{share:.4f}" for share in (one.probability, *one.probabilities.values())]
@@ -80,6 +89,11 @@ def predict(arguments: Sequence[str]) -> None:
     for name in classifier.class_names:
         print(f"{sum(one.label == name for one in found):6d}  {printable(name)}")
     print_rows([("labels", str(options.out)), ("pictures", str(sheet))])
+    if lost:
+        first = printable(f"{lost[0][0]} ({lost[0][1]})")
+        print(f"left out {len(lost):,} broken images, the first is {first}")
+    if unread := count_unread(options.support) + count_unread(options.query):
+        print(unread_note(unread))
 
 
 def export(arguments: Sequence[str]) -> None:

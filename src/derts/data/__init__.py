@@ -10,9 +10,10 @@ with_rotated_classes  four classes for every one: upright and rotated
 
 from derts.data.dataset import from_dataset
 from derts.data.glyphs import glyphs
-from derts.data.prepare import Prepared, data_fingerprint, find_source, open_data, prepare
+from derts.data.prepare import Prepared, find_source, open_data, prepare
 from derts.data.store import (
     StoreDescription,
+    data_fingerprint,
     describe_store,
     item_names,
     open_store,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from derts.data.decode import Pixels, fit, strict_pillow
+from derts.data.decode import BrokenImageError, Pixels, decode
 from derts.data.table import ImageTable
 from derts.errors import DertsError
 
@@ -40,13 +40,16 @@ def from_dataset(
     images: list[Pixels] = []
     labels: list[int] = []
     channels = None if grayscale is None else 1 if grayscale else 3
-    with strict_pillow():
-        for index, (image, label) in enumerate(_pairs(dataset)):
-            plain = _as_pillow(image, index)
-            channels = channels or (1 if plain.mode in ("L", "1") else 3)
-            size = size or min(plain.size)
-            images.append(fit(plain, size, channels))
-            labels.append(_label(label, index))
+    for index, (image, label) in enumerate(_pairs(dataset)):
+        plain = _as_pillow(image, index)
+        channels = channels or (1 if plain.mode in ("L", "1") else 3)
+        size = size or min(plain.size)
+        try:
+            images.append(decode(plain, size, channels))
+        except BrokenImageError as error:
+            broken = f"image {index} of the dataset cannot be read ({error})"
+            raise DertsError(f"{broken}: remove or replace it") from None
+        labels.append(_label(label, index))
     if not images:
         raise DertsError("the dataset is empty: give one with at least one (image, label)")
     values, numbered = np.unique(np.array(labels, dtype=np.int64), return_inverse=True)

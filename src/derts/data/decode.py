@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import io
+import re
+import threading
 import warnings
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from functools import cache
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,33 +22,103 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from derts.errors import DISK_FULL
 
-if TYPE_CHECKING:
-    from derts.data.sources import ListedSplit
-
 Pixels = NDArray[np.uint8]
 Broken = tuple[int, str, str]
 """The index, the name and what is wrong, of an image that cannot be read."""
 
 # Pillow knows more, and hands some of them to other programs: PostScript to Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+MOST_PIXELS, MOST_BYTES = 90_000_000, 300_000_000  # of one image, and of its file
+MOST_SCANS = 100  # of a JPEG: a camera writes ten, and each goes over the whole image
 _STEP = 128  # images that a thread decodes at a time
 _TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 _ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
+_HEIF = re.compile(rb".{4}ftyp(hei|hev|mif1|msf1|avi)", re.DOTALL)
+_HEIC_FIX = "convert it, or install pillow-heif"
 
 
-@contextmanager
-def strict_pillow() -> Iterator[None]:
-    """Inside, an image large enough to exhaust memory is an error; other warnings are silent."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        yield
+class Readable(Protocol):
+    """Images to decode: how many, what to call one, and its file or pixels."""
+
+    def __len__(self) -> int: ...
+    def name(self, index: int) -> str: ...
+    def read(self, index: int) -> bytes | Pixels | Image.Image: ...
 
 
-def decode(content: bytes | Pixels, size: int, channels: int) -> Pixels:
-    """One image as uint8 [size, size, channels].
+class BrokenImageError(Exception):
+    """An image that cannot be read, and why, in a few words."""
 
-    content   an image file's bytes, or pixels [height, width] or [height, width, 1, 3 or 4]
+
+@cache
+def formats() -> tuple[str, ...]:
+    """The formats that are opened: FORMATS, and HEIC where pillow-heif is installed."""
+    try:
+        importlib.import_module("pillow_heif").register_heif_opener()
+    except ImportError:
+        return FORMATS
+    return (*FORMATS, "HEIF")
+
+
+class _AtOnce:
+    """What all threads share while they decode: room for pixels, and Pillow's warnings.
+
+    An image too large to be safe is an error, other warnings are silent. Python has one list of
+    warnings for all threads: the first to come changes it and the last to go puts it back.
+    """
+
+    def __init__(self, room: int) -> None:
+        self.room, self.most, self.inside = room, room, 0
+        self.changed = threading.Condition()
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        with self.changed:
+            self.inside += 1
+            if self.inside == 1:
+                self.warnings = warnings.catch_warnings()
+                self.warnings.__enter__()
+                warnings.simplefilter("ignore")
+                warnings.simplefilter("error", Image.DecompressionBombWarning)
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.inside -= 1
+                if not self.inside:
+                    self.warnings.__exit__(None, None, None)
+
+    @contextmanager
+    def holding(self, pixels: int) -> Iterator[None]:
+        """Wait until the pixels of this image fit beside those of the other threads."""
+        pixels = min(pixels, self.most)
+        with self.changed:
+            self.changed.wait_for(lambda: self.room >= pixels)
+            self.room -= pixels
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.room += pixels
+                self.changed.notify_all()
+
+
+_at_once = _AtOnce(128_000_000)
+
+
+def read_image(path: Path) -> bytes:
+    """The bytes of an image file, which is one and not too long."""
+    if not path.is_file():  # a pipe would be waited for
+        raise FileNotFoundError("no file of that name that can be read")
+    if path.stat().st_size > MOST_BYTES:
+        raise BrokenImageError(f"longer than {MOST_BYTES // 10**6} MB")
+    return path.read_bytes()
+
+
+def decode(content: bytes | Pixels | Image.Image, size: int, channels: int) -> Pixels:
+    """One image as uint8 [size, size, channels]; BrokenImageError if that cannot be done.
+
+    content   an image file's bytes; pixels [height, width] or [height, width, 1, 3 or 4]; or a
+              Pillow image
     channels  3 for colour, 1 for gray
 
     The shorter side is scaled to `size` and the centre cut out. An image of that size already
@@ -53,19 +128,50 @@ def decode(content: bytes | Pixels, size: int, channels: int) -> Pixels:
     >>> decode(np.zeros((20, 30, 3), np.uint8), size=8, channels=3).shape
     (8, 8, 3)
     """
-    if isinstance(content, np.ndarray):
-        if content.shape == (size, size, channels):
-            return content
-        content = np.ascontiguousarray(content)
-        image = Image.fromarray(content[..., 0] if content.shape[2:] == (1,) else content)
-    else:
-        image = Image.open(io.BytesIO(content), formats=FORMATS)
+    if isinstance(content, np.ndarray) and content.shape == (size, size, channels):
+        return content
+    try:
+        with _at_once.quiet():
+            if isinstance(content, bytes):
+                return _decode_file(content, size, channels)
+            if isinstance(content, np.ndarray):
+                content = np.ascontiguousarray(content)
+                content = Image.fromarray(content[..., 0] if content.shape[2:] == (1,) else content)
+            return fit(content, size, channels)
+    except Exception as error:  # whatever Pillow raises
+        raise BrokenImageError(_reason(error, content)) from error
+
+
+def _decode_file(content: bytes, size: int, channels: int) -> Pixels:
+    if not content:
+        raise BrokenImageError("empty file")
+    image: Image.Image = Image.open(io.BytesIO(content), formats=formats())
+    pixels = image.width * image.height
+    if pixels > MOST_PIXELS:
+        raise Image.DecompressionBombError
+    if image.format == "JPEG" and content.count(b"\xff\xda") > MOST_SCANS:
+        raise BrokenImageError(f"a JPEG of more than {MOST_SCANS} scans")
+    with _at_once.holding(pixels):
         # A JPEG can be decoded at a fraction of its size; twice the wanted one loses nothing.
         image.draft(None, (2 * size, 2 * size))
         # A damaged EXIF block says nothing about the pixels.
         with suppress(SyntaxError, ValueError, TypeError, KeyError, IndexError, ZeroDivisionError):
             image = ImageOps.exif_transpose(image)
-    return fit(image, size, channels)
+        return fit(image, size, channels)
+
+
+def _reason(error: Exception, content: object) -> str:
+    """What is wrong with an image, in one line."""
+    if isinstance(error, (Image.DecompressionBombError, Image.DecompressionBombWarning)):
+        return f"more pixels than are safe to unpack: at most {MOST_PIXELS // 10**6} million"
+    if isinstance(error, MemoryError):
+        return "more pixels than fit into memory"
+    if isinstance(error, UnidentifiedImageError):
+        if isinstance(content, bytes) and _HEIF.match(content):
+            return f"it is HEIC, which is not read: {_HEIC_FIX}"
+        return f"not an image of a known format: {', '.join(formats())}"
+    text = (str(error) or type(error).__name__).splitlines()[0]
+    return re.sub(r"<_io\.[^>]*>", "the file", text)[:120]
 
 
 def fit(image: Image.Image, size: int, channels: int) -> Pixels:
@@ -91,7 +197,7 @@ def _plain(image: Image.Image, mode: str) -> Image.Image:
     if image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):
-        values = np.asarray(image, dtype=np.float64)
+        values = np.asarray(image, dtype=np.float32)
         top = float(values.max(initial=0))
         scale = 255.0 if top <= 1 and image.mode == "F" else 1.0 if top <= 255 else 255 / 65535
         image = Image.fromarray((values * scale).round().clip(0, 255).astype(np.uint8))
@@ -102,12 +208,12 @@ def _plain(image: Image.Image, mode: str) -> Image.Image:
 
 
 def decode_all(
-    images: ListedSplit, start: int, size: int, channels: int, workers: int
+    images: Readable, start: int, size: int, channels: int, workers: int
 ) -> Iterator[tuple[int, Pixels, list[Broken]]]:
     """Decode images from `start` on, several ranges of them at a time, in order.
 
     For each range: how many images it has, the pixels uint8 [n, size, size, channels] of those
-    that can be read, and the others. Call it inside of strict_pillow.
+    that can be read, and the others.
     """
     # Few enough at a time that a thread's pixels stay below 32 MB.
     step = max(1, min(_STEP, 32_000_000 // (size * size * channels)))
@@ -126,23 +232,18 @@ def decode_all(
 
 
 def _decode_range(
-    images: ListedSplit, indices: range, size: int, channels: int
+    images: Readable, indices: range, size: int, channels: int
 ) -> tuple[int, Pixels, list[Broken]]:
     pixels = np.empty((len(indices), size, size, channels), dtype=np.uint8)
     broken: list[Broken] = []
     for index in indices:
         try:
-            content = images.read(index)
-            if len(content) == 0:
-                raise ValueError("empty file")
-            pixels[index - indices.start - len(broken)] = decode(content, size, channels)
-        except Exception as error:  # whatever Pillow raises, but not what the disk does
-            if isinstance(error, OSError) and error.errno in (*DISK_FULL, *_TOO_MANY_FILES):
+            found = decode(images.read(index), size, channels)
+            pixels[index - indices.start - len(broken)] = found
+        except BrokenImageError as error:
+            broken.append((index, images.name(index), str(error)))
+        except OSError as error:
+            if error.errno in (*DISK_FULL, *_TOO_MANY_FILES):
                 raise
-            reason = (str(error) or type(error).__name__).splitlines()[0][:120]
-            if isinstance(error, (Image.DecompressionBombError, Image.DecompressionBombWarning)):
-                reason = "more pixels than Pillow deems safe"
-            elif isinstance(error, UnidentifiedImageError):
-                reason = f"not an image of a known format: {', '.join(FORMATS)}"
-            broken.append((index, images.name(index), reason))
+            broken.append((index, images.name(index), str(error)))
     return len(indices), pixels[: len(indices) - len(broken)], broken

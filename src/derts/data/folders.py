@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from derts.data.decode import formats
 from derts.data.sources import SPLITS, ListedSplit, Listing, Source, split_of_files
 from derts.errors import DertsError
 
@@ -17,6 +20,15 @@ _SPLIT_NAMES = {
     "val": ("val", "validation", "valid"),
     "test": ("test", "testing"),
 }
+_UNREAD = {
+    "HEIC": "heic heics heif heifs hif",
+    "RAW": "3fr arw cr2 cr3 crw dng iiq nef nrw orf pef raf raw rw2 sr2 srw x3f",
+    "AVIF": "avif",
+    "JPEG XL": "jxl",
+    "SVG": "svg",
+}
+"""Endings of photographs that are not read. Pillow knows others, and PDF and films besides."""
+_NO_PHOTOGRAPHS = frozenset({".pdf", ".eps", ".ps", ".mpg", ".mpeg", ".h5", ".hdf"})
 
 
 def detect(path: Path) -> Source | None:
@@ -24,7 +36,8 @@ def detect(path: Path) -> Source | None:
     splits = _split_folders(path)
     if splits:
         return Source("class folders", path, partial(_list_splits, splits))
-    if any(_is_image_name(n) for f in _folders(path) for _, _, names in os.walk(f) for n in names):
+    names = (file.name for folder in _folders(path) for file in _walk(folder))
+    if any(_is_image_name(name) or unread_kind(name) for name in names):
         return Source("folder of classes", path, partial(_split_classes, path))
     return None
 
@@ -42,8 +55,9 @@ def split_by_class(
     if count < len(SPLITS):
         fix = "add classes, or make the folders train/, val/ and test/ yourself"
         raise DertsError(f"{count} classes cannot be split into train, val and test: {fix}")
-    if not (min(fractions) >= 0 and abs(sum(fractions) - 1) <= 1e-6):  # nan is refused too
-        raise DertsError(f"split fractions {fractions} must sum to 1, such as 0.64 0.16 0.2")
+    if not (min(fractions) > 0 and abs(sum(fractions) - 1) <= 1e-6):  # nan is refused too
+        fix = "each must be above 0 and their sum 1, such as 0.64 0.16 0.2"
+        raise DertsError(f"split fractions are {fractions}: {fix}")
     wanted = [max(1, round(count * fraction)) for fraction in fractions]
     while sum(wanted) != count:
         step = 1 if sum(wanted) < count else -1
@@ -90,36 +104,120 @@ def _as_split(folder: Path, classes: dict[str, list[tuple[str, int]]]) -> Listed
 
 def _list_classes(folder: Path, listing: Listing) -> dict[str, list[tuple[str, int]]]:
     """Per class that has enough images, sorted: (path relative to the folder, size in bytes)."""
-    listed = {child.name: list_images(child, folder) for child in _folders(folder)}
+    above, classes = [folder], _folders(folder)
+    if not listing.class_level:
+        _check_level(classes)
+    for _ in range(1, listing.class_level):
+        above += classes
+        classes = [inner for one in classes for inner in _folders(one)]
+    listing.loose.extend(name for one in above for name in _images_in(one))
+    listed = {one.relative_to(folder).as_posix(): list_images(one, folder) for one in classes}
+    for name, files in listed.items():
+        unread = count_unread(folder / name)
+        if unread and not files:
+            lost = f"class {name!r} has no image that can be read"
+            raise DertsError(f"{lost}: {unread_note(unread)}")
+        listing.unread.update(unread)
     few = [name for name, files in listed.items() if 0 < len(files) < listing.min_images]
     listing.left_out.extend(few)
     return {name: files for name, files in listed.items() if files and name not in few}
 
 
-def list_images(folder: Path, root: Path) -> list[tuple[str, int]]:
-    """Image files in a folder and those below it: (path relative to root, bytes), sorted.
+def _check_level(classes: Sequence[Path]) -> None:
+    """Refuse a folder that may be a class, or a category of classes: nobody said which."""
+    for one in classes:
+        inner = [] if _images_in(one) else [f.name for f in _folders(one) if list_images(f, f)]
+        if len(inner) > 1:
+            shown = ", ".join(inner[:3]) + (", …" if len(inner) > 3 else "")
+            raise DertsError(
+                f"{one} holds no image but {len(inner)} folders of images ({shown}): say which are "
+                f"the classes, with --class-level 1 for {one.name!r} or --class-level 2 for "
+                f"{f'{one.name}/{inner[0]}'!r}"
+            )
+
+
+def _images_in(folder: Path) -> list[str]:
+    """Images that lie directly in a folder."""
+    return [child.name for child in folder.iterdir() if _is_image_name(child.name)]
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """All files in a folder and those below it, without hidden folders.
 
     Symbolic links to folders are not followed further down, so that a loop does no harm.
     """
-    found = []
     for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for path in (Path(parent) / name for name in files if _is_image_name(name)):
+        yield from (Path(parent) / name for name in files)
+
+
+def list_images(folder: Path, root: Path) -> list[tuple[str, int]]:
+    """Image files in a folder and those below it: (path relative to root, bytes), sorted."""
+    found = []
+    for path in _walk(folder):
+        if _is_image_name(path.name):
             # A link to nowhere counts, and reading it will say so.
             size = path.stat().st_size if path.exists() else 0
             found.append((path.relative_to(root).as_posix(), size))
     return sorted(found)
 
 
+def count_unread(folder: Path) -> Counter[str]:
+    """How many photographs of each kind that is not read are in a folder and those below it."""
+    return Counter(kind for path in _walk(folder) if (kind := unread_kind(path.name)))
+
+
+def left_out_notes(listing: Listing) -> list[str]:
+    """What of a source is not in the store, as lines to print."""
+    notes = []
+    for names, what in (
+        (listing.left_out, f"classes with fewer than {listing.min_images} images"),
+        (listing.loose, "images that lie in no class folder"),
+    ):
+        if names:
+            first = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+            notes.append(f"left out {len(names):,} {what}: {first}")
+    return notes + ([unread_note(listing.unread)] if listing.unread else [])
+
+
+def unread_note(unread: Counter[str]) -> str:
+    """What is not read, how much of it, and what to do: a line.
+
+    >>> unread_note(Counter(HEIC=31))
+    '31 files are HEIC, which is not read: convert them, or install pillow-heif'
+    """
+    said = []
+    for kind, count in sorted(unread.items()):
+        fix = ", or install pillow-heif" if kind == "HEIC" else " to JPEG"
+        files = "1 file is" if count == 1 else f"{count:,} files are"
+        said.append(f"{files} {kind}, which is not read: convert them{fix}")
+    return "; ".join(said)
+
+
+def unread_kind(name: str) -> str | None:
+    """The format of a photograph that is not read, by its ending; None of any other file."""
+    ending = os.path.splitext(name)[1].lower()
+    if name.startswith(".") or ending in _endings():
+        return None
+    kind = next((kind for kind, known in _UNREAD.items() if ending[1:] in known.split()), None)
+    return kind or (ending[1:].upper() if ending in _others() else None)
+
+
+@cache
+def _others() -> frozenset[str]:
+    return frozenset(Image.registered_extensions()) - _NO_PHOTOGRAPHS
+
+
 def _is_image_name(name: str) -> bool:
-    """Whether Pillow knows the ending and the file is not a hidden one."""
+    """Whether the ending is one of a format that is read and the file is not a hidden one."""
     return not name.startswith(".") and os.path.splitext(name)[1].lower() in _endings()
 
 
 @cache
 def _endings() -> frozenset[str]:
-    # .pdf, .eps, .mpg and the like are registered too, and are no photographs.
-    return frozenset(Image.registered_extensions()) - {".pdf", ".eps", ".ps", ".mpg", ".mpeg"}
+    read = formats()
+    known = Image.registered_extensions()
+    return frozenset(ending for ending, kind in known.items() if kind in read)
 
 
 def _folders(path: Path) -> list[Path]:

@@ -19,7 +19,7 @@ import torch
 
 from derts.config import HardwareConfig
 from derts.data import folders, imagenet
-from derts.data.decode import Broken, decode_all, strict_pillow
+from derts.data.decode import Broken, decode_all
 from derts.data.glyphs import glyphs
 from derts.data.sources import DEFAULT_FRACTIONS, ListedSplit, Listing, Source
 from derts.data.store import SplitEntry, StoreDescription, describe_store, open_store
@@ -67,20 +67,10 @@ def open_data(source: str | Path, *, device: torch.device | str | None = None) -
         fix = 'give the folder of a prepared store, or "glyphs"'
         raise DertsError(f"{source} does not exist: {fix}")
     else:
-        kind = find_source(source).kind
-        raise DertsError(
-            f"{source} is a data set that is not prepared yet ({kind}): "
-            f"run derts data prepare {source} DEST first, and open DEST"
-        )
+        found = f"{source} is a data set that is not prepared yet ({find_source(source).kind})"
+        raise DertsError(f"{found}: run derts data prepare {source} DEST first, and open DEST")
     place = device and choose_device(HardwareConfig(device=str(device)), "device")
     return {s: table.to(place) if place else table for s, table in tables.items()}
-
-
-def data_fingerprint(source: str | Path) -> str | None:
-    """A digest of what a store holds, by its checksums; None of anything else."""
-    if not (Path(source) / "store.json").is_file():
-        return None
-    return describe_store(source).content_sha256
 
 
 def find_source(path: Path | str) -> Source:
@@ -122,6 +112,7 @@ def prepare(
     seed: int = 0,
     split_fractions: tuple[float, float, float] = DEFAULT_FRACTIONS,
     min_images: int = 1,
+    class_level: int = 0,
     progress: Progress = silent,
 ) -> Prepared:
     """Decode a data set's images once into a store that opens at once.
@@ -131,6 +122,7 @@ def prepare(
     skip_broken      leave broken images out instead of stopping
     split_fractions  train, val and test shares of the classes, where the source has no splits
     min_images       leave out class folders with fewer images
+    class_level      how many folders down a class is: 2 for animals/cat (0: 1, if that is clear)
 
     What an interrupted call has finished, a second one with the same arguments keeps.
 
@@ -144,26 +136,26 @@ def prepare(
     'train: 1 images 8×8×3, 1 classes of 1'
     """
     destination = Path(os.path.abspath(destination))
-    for name, value, low, high in (
-        ("size", size, 1, 4096),
-        ("workers", workers, 0, 1000),
-        ("min_images", min_images, 1, 10**9),
-    ):
+    ranges = {"size": (size, 1, 4096), "workers": (workers, 0, 1000)}
+    ranges |= {"min_images": (min_images, 1, 10**9), "class_level": (class_level, 0, 100)}
+    for name, (value, low, high) in ranges.items():
         if not low <= value <= high:
             raise DertsError(f"{name} {value} is out of range: give {low} to {high:,}")
     found = find_source(source)
     is_folder = found.kind.startswith(("class", "folder"))
     if is_folder and destination.is_relative_to(found.path.resolve()):
         raise DertsError(f"{destination} lies inside the source: choose a place outside of it")
-    if min_images > 1 and not is_folder:
-        raise DertsError(f"min_images is for class folders, not {found.kind}: leave it out")
-    listing = Listing(seed, split_fractions, min_images)
+    if (min_images > 1 or class_level) and not is_folder:
+        wrong = f"min_images and class_level are for class folders, not {found.kind}"
+        raise DertsError(f"{wrong}: leave them out")
+    listing = Listing(seed, split_fractions, min_images, class_level)
     with disk_errors(destination):
         splits = found.splits(listing)
         settings = {"size": size, "grayscale": grayscale}
         fingerprint = _fingerprint(found, splits, settings)
         if not overwrite and _is_prepared(destination, fingerprint, skip_broken):
-            return Prepared(describe_store(destination), notes=("it is prepared already",))
+            notes = ["it is prepared already", *folders.left_out_notes(listing)]
+            return Prepared(describe_store(destination), notes=tuple(notes))
         check_destination(destination, overwrite=overwrite)
         partial = destination.with_name(destination.name + ".partial")
         partial.mkdir(parents=True, exist_ok=True)
@@ -172,10 +164,7 @@ def prepare(
         work.decode(workers or min(16, os.cpu_count() or 1), progress)
         notes = [f"continued: {resumed:,} images were done before"] if resumed else []
         notes += work.check_broken(skip_broken)
-        if listing.left_out:
-            first = ", ".join(listing.left_out[:5]) + (", …" if len(listing.left_out) > 5 else "")
-            small = f"classes with fewer than {min_images} images: {first}"
-            notes.append(f"left out {len(listing.left_out)} {small}")
+        notes += folders.left_out_notes(listing)
         entries = work.finish()
         origin = {"kind": found.kind, "name": found.path.resolve().name}
         left_out = sum(map(len, work.broken.values()))
@@ -241,7 +230,7 @@ class _Preparation:
         done = self.done.total()
         title = f"preparing, {done:,} images done before" if done else "preparing"
         total = sum(len(split) for split in self.splits.values()) - done
-        with strict_pillow(), progress(title, total=total, unit="images") as advance:
+        with progress(title, total=total, unit="images") as advance:
             for name, split in self.splits.items():
                 shape = (self.size, self.channels)
                 for count, pixels, broken in decode_all(split, self.done[name], *shape, workers):
@@ -258,31 +247,39 @@ class _Preparation:
         broken = [(split, entry) for split in self.splits for entry in self.broken[split]]
         if not broken:
             return []
-        split, (_, name, reason) = broken[0]
-        first = f"the first is {name} in {split} ({reason})"
+        first = "the first is {1[1]} in {0} ({1[2]})".format(*broken[0])
         if not skip_broken:
             fix = "remove or replace them, or pass skip_broken=True (--skip-broken)"
             raise DertsError(f"{len(broken):,} of the images cannot be read, {first}: {fix}")
         return [f"left out {len(broken):,} broken images, {first}"]
 
     def finish(self) -> dict[str, SplitEntry]:
-        """Write headers, labels and names, without classes that have no image left."""
+        """Write headers, labels and names; every class must have an image left."""
         entries = {}
         for name, split in self.splits.items():
             kept = np.delete(np.arange(len(split)), [index for index, *_ in self.broken[name]])
-            if not len(kept):
-                raise DertsError(f"split {name!r} has no image left: add some, or remove it")
-            used, labels = np.unique(split.labels[kept], return_inverse=True)
+            if not len(split):
+                raise DertsError(f"split {name!r} has no image: add some, or remove it")
+            self._check_classes(name, set(split.labels.tolist()) - set(split.labels[kept].tolist()))
             content = SplitContent(
                 (),
                 (self.size, self.size, self.channels),
-                torch.from_numpy(labels.astype(np.int64)),
-                tuple(split.class_names[number] for number in used),
-                split.categories and tuple(split.categories[number] for number in used),
+                torch.from_numpy(split.labels[kept]),
+                split.class_names,
+                split.categories,
                 split.names and [split.names[index] for index in kept],
             )
             entries[name] = finish_split(self.partial, name, content)
         return entries
+
+    def _check_classes(self, name: str, lost: set[int]) -> None:
+        """Refuse to go on without classes of which no image could be read."""
+        split = self.splits[name]
+        for index, file, reason in self.broken[name]:
+            if (label := int(split.labels[index])) in lost:
+                which = f"class {split.class_names[label]!r} in {name} has no image left"
+                fix = "replace its images, or remove it"
+                raise DertsError(f"{which} that can be read ({file}: {reason}): {fix}")
 
 
 def _fingerprint(source: Source, splits: dict[str, ListedSplit], settings: dict[str, int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from derts.data.decode import Pixels
+from derts.data.decode import Pixels, read_image
 from derts.errors import DertsError
 from derts.files import sample_digest
 
@@ -49,10 +50,7 @@ class ListedSplit:
             return self.contents[index]  # type: ignore[no-any-return]
         if isinstance(self.contents, list):
             return self.contents[index].tobytes()
-        path = self.contents / self.name(index)
-        if not path.is_file():  # a pipe would be waited for
-            raise FileNotFoundError("no file of that name that can be read")
-        return path.read_bytes()
+        return read_image(self.contents / self.name(index))
 
 
 def split_of_files(
@@ -91,13 +89,19 @@ def checked_pixels(path: Path, pixels: NDArray[Any]) -> Pixels:
 class Listing:
     """How to list class folders: the split of the classes, and which are too small.
 
-    Those with fewer than `min_images` are named in `left_out`.
+    class_level  how many folders down a class is (0: 1, if that is clear)
+
+    What is left out: classes with fewer than `min_images`, `loose` images that lie in no class,
+    and how many files are `unread`, by their kind.
     """
 
     seed: int = 0
     split_fractions: tuple[float, float, float] = DEFAULT_FRACTIONS
     min_images: int = 1
+    class_level: int = 0
     left_out: list[str] = field(default_factory=list)
+    loose: list[str] = field(default_factory=list)
+    unread: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)

@@ -171,6 +171,13 @@ def describe_store(path: Path | str) -> StoreDescription:
         raise DertsError(f"{path / 'store.json'} is damaged ({reason}): {REMAKE}") from error
 
 
+def data_fingerprint(source: str | Path) -> str | None:
+    """A digest of what a store holds, by its checksums; None of anything else."""
+    if not (Path(source) / "store.json").is_file():
+        return None
+    return describe_store(source).content_sha256
+
+
 def open_store(path: Path | str) -> dict[str, Table]:
     """Every split as an ImageTable or, in a store of features, a FeatureTable; items stay on disk.
 
