@@ -292,5 +292,7 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
     found = {one.name: [one / name for name, _ in list_images(one, one)] for one in inner}
     for one in inner:
         if not found[one.name] and (unread := count_unread(one)):
-            raise DertsError(f"class {one.name!r} of the support has no image: {unread_note(unread)}")
+            raise DertsError(
+                f"class {one.name!r} of the support has no image: {unread_note(unread)}"
+            )
     return found

@@ -1,7 +1,4 @@
-"""What a folder holds, and from any data set to a store.
-
-A store is decoded once, in several threads, and restartable.
-"""
+"""What a folder holds, and from any data set to a store: decoded once, and restartable."""
 
 from __future__ import annotations
 
