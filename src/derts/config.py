@@ -77,10 +77,12 @@ class AugmentConfig:
 class ModelConfig:
     """The backbone."""
 
-    backbone: Literal["cnn4", "resnet12"] = "cnn4"
-    """Which network turns images into features."""
+    backbone: Literal["cnn4", "resnet12", "linear", "mlp", "none"] = "cnn4"
+    """Which network turns images into features (cnn4, resnet12), or what is added to features that
+    are the data (linear, mlp, none)."""
     width: int = within(64, 1, 1e5)
-    """Filters of the first block (cnn4: of all four; resnet12: doubled in each block)."""
+    """Filters of the first block (cnn4: of all four; resnet12: doubled in each block);
+    linear, mlp: half of the features that they give."""
     batch_norm: Literal["shared", "task"] = "shared"
     """Training statistics over the whole meta-batch, or over each task (MAML: always task)."""
 

@@ -18,6 +18,7 @@ from derts.tasks.pool import TaskPool
 
 FEATURE_BYTES = 1 << 30  # features held at once
 ON_GPU, ON_CPU = 3200, 32  # images per forward pass; a CPU wants them in its caches
+ROWS = 4096  # the same for rows of features
 GPU_STEP = 800  # a GPU library tries its algorithms anew for each new number of images
 
 Named = tuple[Tensor, Tensor]
@@ -65,7 +66,8 @@ def embed_images(learner: Learner[Any], images: Table, indices: Tensor) -> Tenso
     count, on_gpu = len(indices), learner.device.type == "cuda"
     if on_gpu:
         indices = in_round_numbers(indices)
-    parts = indices.split(ON_GPU if on_gpu else ON_CPU)
+    at_once = ROWS if images.noun == "row" else ON_GPU if on_gpu else ON_CPU
+    parts = indices.split(at_once)
     found = []
     for part, following in zip_longest(parts, parts[1:]):
         if following is not None:

@@ -1,4 +1,4 @@
-"""Stage 3: backbones, from normalised images to features."""
+"""Stage 3: backbones, from normalised images, or features, to features."""
 
 from __future__ import annotations
 
@@ -7,25 +7,33 @@ from typing import TYPE_CHECKING
 from derts.errors import DertsError
 from derts.models.batch_norm import BatchNorm
 from derts.models.cnn4 import CNN4
+from derts.models.features import FeatureBackbone
 from derts.models.resnet12 import ResNet12
 
 if TYPE_CHECKING:
     from derts.config import ModelConfig
 
-__all__ = ["CNN4", "BatchNorm", "ResNet12", "build_backbone"]
+__all__ = ["CNN4", "BatchNorm", "FeatureBackbone", "ResNet12", "build_backbone"]
 
 
-def build_backbone(config: ModelConfig, item_shape: tuple[int, ...]) -> CNN4 | ResNet12:
-    """The backbone a config names, for images of (height, width, channels).
+def build_backbone(
+    config: ModelConfig, item_shape: tuple[int, ...]
+) -> CNN4 | ResNet12 | FeatureBackbone:
+    """The backbone a config names, for images of (height, width, channels) or features of (d,).
 
     >>> from derts.config import ModelConfig
     >>> build_backbone(ModelConfig(backbone="cnn4", width=32), (28, 28, 1)).dim
     32
+    >>> build_backbone(ModelConfig(backbone="linear"), (1280,)).dim
+    1280
     """
-    if len(item_shape) != 3:
-        raise DertsError(
-            f"--model.backbone {config.backbone} takes images, and this data is features"
-        )
+    name = f"--model.backbone {config.backbone}"
+    if config.backbone in ("linear", "mlp", "none"):
+        if len(item_shape) == 1:
+            return FeatureBackbone(item_shape[0], config.backbone, config.width)
+        raise DertsError(f"{name} takes features, and this data is images: choose cnn4 or resnet12")
+    if len(item_shape) == 1:
+        raise DertsError(f"{name} takes images, and this data is features: choose linear or mlp")
     height, width, channels = item_shape
     if config.backbone == "cnn4":
         return CNN4(channels, (height, width), config.width)

@@ -18,6 +18,7 @@ from derts.errors import DertsError
 from derts.evaluation import Evaluation, evaluate
 from derts.hardware import choose_device
 from derts.learners import build_learner
+from derts.models.features import FeatureBackbone
 from derts.progress import Advance, unheard
 from derts.selection import build_strategy
 from derts.selection.strategy import Context
@@ -65,6 +66,8 @@ class Trainer:
         self.learner = build_learner(
             config.learner, config.model, way=way, item_shape=shape, seed=config.seed
         )
+        if isinstance(self.learner.backbone, FeatureBackbone):
+            self.learner.backbone.fit(images)
         if not self.group.alone:
             # messages between processes cannot be compiled
             config = replace(config, hardware=replace(config.hardware, compile=False))
