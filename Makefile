@@ -6,6 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# a file of tests is one process's, so that what its tests share is made once
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo check test lint soak audit setup format clean
 
@@ -25,10 +27,10 @@ lint: $(READY)
 	$(BIN)/mypy
 
 check: lint
-	$(BIN)/pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test: lint
-	$(BIN)/pytest
+	$(PYTEST)
 
 # what takes too long for every test run: about ten minutes; the figures are committed
 soak: $(READY)

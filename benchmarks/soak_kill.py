@@ -2,7 +2,7 @@
 
     python benchmarks/soak_kill.py results/soak-kill-cpu.json
 
-What `make test` does with 20 kills and one seed, more often: after each run the weights, the
+What `make test` does with 12 kills and one seed, more often: after each run the weights, the
 optimiser, the strategy and the record must equal those of a run that was left alone.
 """
 

@@ -48,7 +48,8 @@ commands = {
     "data corrupt": ["store", "wrong", "--rate", "0.2"],
     "completion": ["bash"],
     "reproduce": ["table3", "case-study", "--dataset", "glyphs", "--updates-scale", "0.0005",
-                  "--seeds", "1", "--only", "strategy=derts", "--devices", "cpu", "--quiet"],
+                  "--seeds", "1", "--only", "strategy=derts,learner=anil,shot=5", "--devices",
+                  "cpu", "--quiet"],
     "demo": ["--seeds", "1", "--updates", "42", "--small", "--quiet"],
 }
 for name, words in commands.items():

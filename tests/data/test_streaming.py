@@ -5,27 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from derts.config import (
-    EvaluationConfig,
-    HardwareConfig,
-    ModelConfig,
-    TaskConfig,
-    TrainConfig,
-)
+from derts.config import HardwareConfig
 from derts.config_file import with_values
 from derts.data import ImageTable
 from derts.data.streaming import AHEAD, StreamedTable
 from derts.training import Trainer
+from tests.tiny import tiny
 
 Tables = dict[str, ImageTable]
 
-SMALL = TrainConfig(
-    tasks=TaskConfig(shot=1, query=2),
-    model=ModelConfig(width=4),
-    evaluation=EvaluationConfig(tasks=20, query=3),
-    updates=9,
-    meta_batch=4,
-)
+SMALL = tiny(updates=9, meta_batch=4)
 LIMITED = HardwareConfig(image_memory_gib=1e-4)  # 107 kB; the glyphs take three times as much
 
 

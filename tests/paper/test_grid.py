@@ -152,7 +152,7 @@ def test_two_workers_share_the_runs(
 ) -> None:
     runs = [
         replace(run, config=replace(run.config, seed=s), folder=run.folder.with_name(f"{n}{s}"))
-        for n, run in enumerate(protonet_runs)
+        for n, run in enumerate(protonet_runs[1:])
         for s in range(2)
     ]
     endings = run_grid(runs, find_devices(["cpu", "cpu"]))
@@ -161,7 +161,7 @@ def test_two_workers_share_the_runs(
     assert all(point_file(run.folder, run.until).is_file() for run in runs)
     said = capsys.readouterr().err.splitlines()
     assert len(said) == len(runs)
-    assert said[-1].startswith("6/6 runs; finished ")
+    assert said[-1].startswith("4/4 runs; finished ")
 
 
 COMMAND = [

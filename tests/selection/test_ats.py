@@ -6,14 +6,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from derts.config import (
-    EvaluationConfig,
-    LearnerConfig,
-    ModelConfig,
-    StrategyConfig,
-    TaskConfig,
-    TrainConfig,
-)
+from derts.config import LearnerConfig, StrategyConfig
 from derts.data import ImageTable
 from derts.distributed import Group
 from derts.errors import DertsError
@@ -25,15 +18,15 @@ from derts.selection.ats.scheduler import Scheduler, gumbel, sample_in_order
 from derts.selection.ats.signals import ObservedTasks, observe_tasks, task_signals
 from derts.tasks import generator
 from derts.training import Trainer
+from tests.tiny import tiny
 
 Tables = dict[str, ImageTable]
 
-SMALL = TrainConfig(
-    tasks=TaskConfig(way=3, shot=2, query=3, noise="tasks", noisy_fraction=0.5),
-    model=ModelConfig(width=8),
-    learner=LearnerConfig("anil", feature_scale=1.0),
-    strategy=StrategyConfig("ats", warmup=2),
-    evaluation=EvaluationConfig(tasks=20, query=5),
+SMALL = tiny(
+    tasks={"way": 3, "shot": 2, "query": 3, "noise": "tasks", "noisy_fraction": 0.5},
+    model={"width": 8},
+    learner={"name": "anil", "feature_scale": 1.0},
+    strategy={"name": "ats"},
     updates=6,
     meta_batch=3,
 )

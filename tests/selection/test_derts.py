@@ -9,27 +9,18 @@ import pytest
 import torch
 
 from derts.comparison import Comparison, compare
-from derts.config import (
-    EvaluationConfig,
-    LearnerConfig,
-    ModelConfig,
-    StrategyConfig,
-    TaskConfig,
-    TrainConfig,
-)
+from derts.config import LearnerConfig, StrategyConfig, TrainConfig
 from derts.config_file import apply_presets
 from derts.data import ImageTable
 from derts.training import Trainer
+from tests.tiny import tiny
 
 Tables = dict[str, ImageTable]
 
-SMALL = TrainConfig(
-    tasks=TaskConfig(shot=2, query=3, noise="tasks"),
-    model=ModelConfig(width=8),
-    learner=LearnerConfig(distance_divisor=4.0),
-    strategy=StrategyConfig("derts", warmup=3, pool=40, ratio=0.5, select="greedy"),
-    evaluation=EvaluationConfig(tasks=40, query=5),
-    updates=12,
+SMALL = tiny(
+    tasks={"shot": 2, "query": 3, "noise": "tasks"},
+    learner={"distance_divisor": 4.0},
+    strategy={"name": "derts", "warmup": 3, "pool": 40, "select": "greedy"},
     meta_batch=4,
 )
 
@@ -45,7 +36,7 @@ def trained(config: TrainConfig, tables: Tables) -> tuple[Trainer, list[dict[str
 @pytest.mark.parametrize("preset", ["paper", "paper-noisy", "derts"])
 def test_every_preset_trains_every_learner(name: str, preset: str, letters: Tables) -> None:
     chosen = apply_presets([preset], SMALL)
-    config = replace(chosen, learner=LearnerConfig(name), updates=6)  # type: ignore[arg-type]
+    config = replace(chosen, learner=LearnerConfig(name, inner_steps=1), updates=6)  # type: ignore[arg-type]
     trainer, rounds = trained(config, letters)
     assert trainer.update == 6
     assert rounds

@@ -6,14 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from derts.config import (
-    EvaluationConfig,
-    LearnerConfig,
-    ModelConfig,
-    StrategyConfig,
-    TaskConfig,
-    TrainConfig,
-)
+from derts.config import LearnerConfig, ModelConfig, StrategyConfig, TrainConfig
 from derts.data import ImageTable
 from derts.errors import DertsError
 from derts.learners import build_learner
@@ -21,17 +14,10 @@ from derts.selection import STRATEGIES, Context, build_strategy
 from derts.tasks import TaskPool
 from derts.training import Trainer
 from derts.training.checkpoint import load_checkpoint, save_checkpoint
+from tests.tiny import tiny
 
 Tables = dict[str, ImageTable]
 
-SMALL = TrainConfig(
-    tasks=TaskConfig(shot=2, query=3, noise="tasks"),
-    model=ModelConfig(width=8),
-    strategy=StrategyConfig(warmup=2, pool=30, ratio=0.4),
-    evaluation=EvaluationConfig(tasks=20, query=5),
-    updates=8,
-    meta_batch=3,
-)
 LEARNERS = {
     name: ("anil", "maml") if name == "ats" else ("anil", "maml", "protonet") for name in STRATEGIES
 }
@@ -43,10 +29,11 @@ PAIRS = [
 
 
 def config(strategy: str, learner: str) -> TrainConfig:
-    return replace(
-        SMALL,
-        strategy=replace(SMALL.strategy, name=strategy),  # type: ignore[arg-type]
-        learner=LearnerConfig(learner),  # type: ignore[arg-type]
+    return tiny(
+        tasks={"noise": "tasks"},
+        strategy={"name": strategy},
+        learner={"name": learner, "inner_steps": 1 if learner == "maml" else 3},
+        updates=8,
     )
 
 
@@ -76,15 +63,15 @@ def test_hardest_and_easiest_are_by_query_loss(name: str, larger: bool, letters:
     from derts.gradients import estimate_pool
 
     round_ = next(event for event in events if event["event"] == "round")
-    assert round_["kept"] == 12
-    pool = trainer.draw(30, "pool", 0)
+    assert round_["kept"] == 6
+    pool = trainer.draw(12, "pool", 0)
     fresh = Trainer(config(name, "protonet"), letters)
     fresh.train(2)
     fresh.context.update = 2
     losses = estimate_pool(fresh.learner, fresh.images, pool).losses
     batch = fresh.strategy.next_batch(fresh.context)
     chosen = estimate_pool(fresh.learner, fresh.images, batch.pool).losses
-    limit = losses.sort(descending=larger).values[11]
+    limit = losses.sort(descending=larger).values[5]
     assert bool(((chosen >= limit - 1e-6) if larger else (chosen <= limit + 1e-6)).all())
 
 

@@ -24,10 +24,10 @@ from tests.tiny import tiny
 CONFIG = tiny(
     tasks={"noise": "tasks"},
     strategy={"name": "derts", "warmup": 3, "pool": 40},
-    updates=160,
+    updates=120,
     validate_every=8,
     log_every=3,
-    checkpoint_every=5,
+    checkpoint_every=3,
 )
 
 

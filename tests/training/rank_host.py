@@ -42,8 +42,9 @@ def main(folder: Path) -> None:
                 augment={"horizontal_flip": True, "translation": 2} if strategy == "us" else {},
                 # 13 tasks of which 7 are kept: batches of 5 and 2, the second too small to share
                 strategy={"name": strategy, "warmup": 3, "pool": 13},
+                updates=8,  # two whole rounds and a half
                 meta_batch=5,
-                log_every=5,
+                log_every=4,
             )
             logged: list[float] = []
 

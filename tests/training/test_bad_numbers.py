@@ -8,14 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from derts.config import (
-    EvaluationConfig,
-    LearnerConfig,
-    ModelConfig,
-    StrategyConfig,
-    TaskConfig,
-    TrainConfig,
-)
 from derts.data import ImageTable
 from derts.errors import DertsError
 from derts.gradients import PoolEstimate
@@ -25,19 +17,11 @@ from derts.tasks import TaskPool
 from derts.training import Trainer, resume, train
 from derts.training.bad_numbers import GuardedStep
 from derts.training.run_folder import Run
+from tests.tiny import tiny
 
 Tables = dict[str, ImageTable]
 
-SMALL = TrainConfig(
-    tasks=TaskConfig(shot=1, query=2),
-    model=ModelConfig(width=4),
-    learner=LearnerConfig("anil"),
-    evaluation=EvaluationConfig(tasks=20, query=3),
-    updates=30,
-    meta_batch=3,
-    log_every=7,
-    checkpoint_every=10,
-)
+SMALL = tiny(learner={"name": "anil"}, updates=30, meta_batch=3, log_every=7, checkpoint_every=10)
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, bad: set[int], kind: str, task: int = 1) -> None:
@@ -101,7 +85,8 @@ def test_bad_updates_are_counted_and_training_goes_on(
 ) -> None:
     spoil(monkeypatch, {0, 4, 5, 12}, "loss")
     events: list[dict[str, Any]] = []
-    config = replace(SMALL, strategy=StrategyConfig(strategy, warmup=3, pool=12, ratio=0.5))  # type: ignore[arg-type]
+    named = replace(SMALL.strategy, name=strategy, warmup=3)  # type: ignore[arg-type]
+    config = replace(SMALL, strategy=named)
     Trainer(config, letters, events.append).train()
     assert [event["update"] for event in events if event["event"] == "skipped"] == [1, 5, 6, 13]
     windows = [event for event in events if event["event"] == "update"]
@@ -148,7 +133,9 @@ def overflow(monkeypatch: pytest.MonkeyPatch, tasks: slice) -> None:
 
 
 OVERFLOWING = replace(
-    SMALL, updates=4, strategy=StrategyConfig("derts", warmup=1, pool=12, ratio=1.0, drop="none")
+    SMALL,
+    updates=4,
+    strategy=replace(SMALL.strategy, name="derts", warmup=1, ratio=1.0, drop="none"),
 )
 
 

@@ -28,12 +28,16 @@ WORDS = [
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one and two processes trained, by rank_host.py."""
     folder = tmp_path_factory.mktemp("ranks")
-    for launcher in ([sys.executable], TORCHRUN):
-        command = [*launcher, "-m", "tests.training.rank_host", str(folder)]
-        answer = subprocess.run(
-            command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
+    jobs = [
+        subprocess.Popen(
+            [*launcher, "-m", "tests.training.rank_host", str(folder)],
+            cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True,
         )
-        assert answer.returncode == 0, answer.stderr
+        for launcher in ([sys.executable], TORCHRUN)
+    ]  # fmt: skip
+    for job in jobs:
+        said = job.communicate(timeout=300)[1]
+        assert job.returncode == 0, said
     return folder
 
 

@@ -11,11 +11,11 @@ from derts.training.checkpoint import checkpoint_files, load_checkpoint
 from tests.training.records import assert_same, timeless
 
 ROOT = Path(__file__).parents[2]
-KILLS = 20
+KILLS = 12  # fifty and more are `make soak`
 
 
 @pytest.mark.slow
-def test_twenty_kills_leave_no_trace(tmp_path: Path) -> None:
+def test_a_dozen_kills_leave_no_trace(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.training.kill_host", str(tmp_path / "killed")]
     answer = subprocess.run(
         [*command, str(KILLS), "3"], cwd=ROOT, capture_output=True, text=True, timeout=300
@@ -32,7 +32,7 @@ def test_twenty_kills_leave_no_trace(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert timeless(whole) == timeless(killed)
     states = [load_checkpoint(checkpoint_files(run / "checkpoints")[-1]) for run in (whole, killed)]
-    assert states[0]["update"] == states[1]["update"] == 160
+    assert states[0]["update"] == states[1]["update"] == 120
     for part in ("learner", "optimiser", "strategy"):
         assert_same(states[0][part], states[1][part])
     results = [json.loads((run / "result.json").read_text()) for run in (whole, killed)]
