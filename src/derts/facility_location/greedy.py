@@ -1,10 +1,11 @@
-"""Exact greedy facility location: the same picks as K passes over all pairs, far cheaper.
+"""The engines. Exact greedy: the same picks as K passes over all pairs, far cheaper.
 
 The gain of candidate i is Σ_j max(0, m_j − D_ij), m_j the distance of row j to its nearest pick.
 1. A few dozen picks on whole rows: after a pick only the rows whose nearest changed are visited.
 2. Then few pairs are left that can still matter, those with D_ij < m_j (about N² / picks). They
    are listed once, and every later pick touches only the lists of the rows it changes.
-3. Once lists are so short that many candidates do not meet, those are picked together, in rounds.
+
+Lazy greedy gives the same picks, stochastic greedy those among randomly drawn candidates.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from derts.facility_location.distances import (
 )
 
 LISTED_SHARE = 1 / 50  # of all pairs; with more, whole rows are faster than lists
-LISTED_PER_ROW = 20  # with more, it is too early for rounds
-ROUND_PICKS, ENTRIES_PER_PICK = 5, 3000  # one pick costs about as much as a round's share of these
-SOON = 0.85  # of the best gain: these are picked before long
 LIST_GROWTH = 1.7  # of the number of picks until lists are shortened
 GROWTH = 1.4  # of the number of picks until lists are looked at again
 BYTES_PER_ENTRY = 24  # column and value, and the copies while the lists are made
 SAMPLED_ROWS = 32
 PREFETCHED_ROWS = 64
+LAZY_BATCH = 16
+
+Picks = tuple[Integers, Doubles, Floats]
+"""Picks int64 [K], gains float64 [K] and distances to the nearest pick, float32 [N], scaled."""
 
 
 class Greedy:
@@ -82,12 +84,6 @@ class Greedy:
         gains = np.bincount(lists[0], weights, len(lengths)).astype(np.float64)
         gains[self.picks] = -np.inf
         while len(self.picks) < k:
-            if len(lists[0]) <= LISTED_PER_ROW * len(lengths) and rounds_pay(lists, gains):
-                wanted = k - len(self.picks)
-                picks, picked_gains = pick_in_rounds(lists, self.nearest, gains, wanted)
-                self.picks += picks.tolist()
-                self.picked_gains += picked_gains.tolist()
-                return
             self._pick_one_by_one(lists, gains, min(k, math.ceil(LIST_GROWTH * len(self.picks))))
             columns, values, starts = lists  # of which only some pairs still matter
             left = np.flatnonzero(values < self.nearest.repeat(np.diff(starts)))
@@ -137,95 +133,8 @@ class Greedy:
         return int(np.count_nonzero(mask) / len(sample) * count)
 
 
-def rounds_pay(lists: Entries, gains: Doubles) -> bool:
-    """Whether a round would now pick enough candidates to be worth its passes over the lists.
-
-    Only those with large gains count: they come soon, and the others could wait for later rounds.
-    """
-    columns, rows = flat_lists(lists)
-    chosen = members(columns[locally_best(columns, rows, gains)], len(gains))
-    soon = np.count_nonzero(gains[chosen] >= SOON * gains.max())
-    return bool(soon > ROUND_PICKS + len(columns) / ENTRIES_PER_PICK)
-
-
-def members(indices: Integers, count: int) -> Integers:
-    """``indices`` without repeats, in order; faster than sorting them."""
-    present = np.zeros(count, np.bool_)
-    present[indices] = True
-    return np.flatnonzero(present)
-
-
-def flat_lists(lists: Entries) -> tuple[Integers, Integers]:
-    """Column and row of each entry, int64 [E]."""
-    return lists[0].astype(np.int64), np.arange(len(lists[2]) - 1).repeat(np.diff(lists[2]))
-
-
-def pick_in_rounds(
-    lists: Entries, nearest: Floats, gains: Doubles, k: int
-) -> tuple[Integers, Doubles]:
-    """The next ``k`` picks of greedy, many at a time; updates ``nearest`` and spoils ``gains``.
-
-    A candidate whose gain is the best in the lists of all rows that list it keeps this gain until
-    greedy picks it: only candidates that share a row with it could change it, and all of them come
-    later. So each round picks all such candidates at once, and the order is restored at the end by
-    gain, then index. Rounds go on until no candidate left could be among the first ``k``.
-    """
-    count, values = len(nearest), lists[1]
-    columns, rows = flat_lists(lists)
-    caps = nearest.astype(np.float64)
-    picks: Integers = np.empty(0, np.int64)
-    picked_gains: Doubles = np.empty(0)
-    served: list[tuple[Integers, Integers, Floats]] = []
-    while len(columns):
-        at = locally_best(columns, rows, gains)
-        served.append((columns[at], rows[at], values[at]))
-        chosen = members(columns[at], count)
-        picks = np.concatenate([picks, chosen])
-        picked_gains = np.concatenate([picked_gains, gains[chosen]])
-        lower = caps.copy()
-        lower[rows[at]] = values[at]
-        touched = np.flatnonzero((lower < caps)[rows])
-        column, row, value = columns[touched], rows[touched], values[touched]
-        low = lower[row]
-        gains -= np.bincount(column, caps[row] - np.maximum(value, low), count)
-        gains[chosen] = -np.inf
-        caps = lower
-        left = np.ones(len(columns), np.bool_)
-        left[touched] = value < low
-        if len(picks) >= k:
-            needed = np.partition(picked_gains, len(picks) - k)[len(picks) - k]
-            left &= (gains >= needed)[columns]
-        columns, rows, values = columns[left], rows[left], values[left]
-    order = np.lexsort((picks, -picked_gains))[:k]
-    # Where nothing is left to gain: the lowest indices, as in any other tie.
-    idle = np.flatnonzero(gains > -np.inf)[: k - len(order)]
-    picks = np.concatenate([picks[order], idle])
-    accepted = np.isin(np.arange(count), picks)
-    for pick, row, new in served:
-        mine = accepted[pick]
-        nearest[row[mine]] = new[mine]
-    return picks, np.concatenate([picked_gains[order], np.zeros(len(idle))])
-
-
-def locally_best(columns: Integers, rows: Integers, gains: Doubles) -> Integers:
-    """Entries of the candidates that are best in the lists of all rows that list them."""
-    begins = np.flatnonzero(np.diff(rows, prepend=-1))
-    listed_gains = gains[columns]
-    best = np.maximum.reduceat(listed_gains, begins)
-    top = np.flatnonzero(listed_gains == best.repeat(np.diff(begins, append=len(rows))))
-    # Of equal gains the lowest index, which comes first in the list, is the better.
-    top = top[np.diff(rows[top], prepend=-1) > 0]
-    times_best, listed = (np.bincount(x, minlength=len(gains)) for x in (columns[top], columns))
-    winners: Integers = top[(times_best == listed)[columns[top]]]
-    return winners
-
-
-def greedy(
-    distances: Distances, k: int, memory_limit_gib: float
-) -> tuple[Integers, Doubles, Floats]:
-    """The exact greedy picks int64 [K], their gains float64 [K] and the distance of each row to its
-    nearest pick, float32 [N], in units of ``distances.scale``.
-    """
+def greedy(distances: Distances, k: int, memory_limit_gib: float) -> Picks:
+    """The exact greedy picks."""
     state = Greedy(distances)
     limit = min(LISTED_SHARE * distances.count**2, memory_limit_gib * 2**30 / BYTES_PER_ENTRY)
     look_again = 1.0
@@ -236,3 +145,58 @@ def greedy(
             if state.entries() <= limit:
                 state.pick_from_lists(k)
     return np.array(state.picks), np.array(state.picked_gains), state.nearest
+
+
+def lazy(distances: Distances, k: int) -> Picks:
+    """Lazy greedy: old gains are upper bounds, so only the best few are summed again.
+
+    The same picks and gains as exact greedy.
+    """
+    count, everyone = distances.count, np.arange(distances.count)
+    nearest: Floats = np.full(count, distances.totals()[1], np.float32)
+    bounds = distances.exact_gains(everyone, nearest)
+    picks: list[int] = []
+    gains: list[float] = []
+    while len(picks) < k:
+        if len(picks) == 1:
+            # Nothing of the first bounds is left, now that no row is as far as the largest.
+            bounds = distances.exact_gains(everyone, nearest)
+            bounds[picks] = -np.inf
+        fresh = np.full(count, len(picks) < 2)
+        while not fresh[best := int(bounds.argmax())]:
+            top = np.argpartition(bounds, -min(LAZY_BATCH, count))[-LAZY_BATCH:]
+            stale = top[~fresh[top] & (bounds[top] > -np.inf)]
+            # Ties with the best may lie outside the top few; the best itself never may.
+            stale = np.union1d(stale, [best])
+            bounds[stale] = distances.exact_gains(stale, nearest)
+            fresh[stale] = True
+        picks.append(best)
+        gains.append(float(bounds[best]))
+        bounds[best] = -np.inf
+        nearest = np.minimum(nearest, distances.row(best))
+    return np.array(picks), np.array(gains), nearest
+
+
+def stochastic(distances: Distances, k: int, epsilon: float, seed: int) -> Picks:
+    """Stochastic greedy: each pick is the best of ⌈(N/K)·ln(1/ε)⌉ rows drawn without replacement.
+
+    Within 1 − 1/e − ε of the optimum in expectation.
+    """
+    count, generator = distances.count, np.random.default_rng(seed)
+    size = math.ceil(count / k * math.log(1 / epsilon))
+    nearest: Floats = np.full(count, distances.totals()[1], np.float32)
+    remaining = np.arange(count)
+    picks: list[int] = []
+    gains: list[float] = []
+    for left in range(count, count - k, -1):
+        places = generator.choice(left, min(size, left), replace=False, shuffle=False)
+        drawn = np.sort(remaining[places])
+        exact = distances.exact_gains(drawn, nearest)
+        best = int(exact.argmax())
+        picks.append(int(drawn[best]))
+        gains.append(float(exact[best]))
+        # The last one fills the gap, so that no pick costs a pass over all rows.
+        place = int(places[remaining[places] == drawn[best]][0])
+        remaining[place] = remaining[left - 1]
+        nearest = np.minimum(nearest, distances.row(picks[-1]))
+    return np.array(picks), np.array(gains), nearest

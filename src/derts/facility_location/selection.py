@@ -20,8 +20,7 @@ from torch import Tensor
 
 from derts.errors import DertsError
 from derts.facility_location.distances import Distances, Floats, Integers
-from derts.facility_location.greedy import greedy
-from derts.facility_location.lazy_and_stochastic import lazy, stochastic
+from derts.facility_location.greedy import greedy, lazy, stochastic
 from derts.facility_location.on_gpu import greedy_on_gpu
 
 Engine = Literal["greedy", "lazy", "stochastic"]
