@@ -32,6 +32,12 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["derts", "data", "prepare", "--min"], ["--min-images"]),
         (["derts", "train", "--strategy.n"], ["--strategy.name"]),
         (["derts", "report", "run"], []),
+        (["derts", "train", "--strategy.name", "random"], ["random", "random-votes"]),
+        (["derts", "train", "--preset", "paper-"], ["paper-noisy"]),
+        (["derts", "train", "--learner.name", ""], ["protonet", "anil", "maml"]),
+        (["derts", "train", "--model.backbone", "r"], ["resnet12"]),
+        (["derts", "evaluate", "run", "--split", "v"], ["val"]),
+        (["derts", "train", "--preset", "--strategy.na"], ["--strategy.name"]),
     ],
 )
 def test_bash_completes(script: Path, words: list[str], expected: list[str]) -> None:
@@ -63,3 +69,4 @@ def test_other_shells_know_every_command(shell: str, capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out
     assert all(name.split()[-1] in shown for name in COMMANDS)
     assert "min-images" in shown
+    assert "random-votes" in shown

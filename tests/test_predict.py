@@ -94,6 +94,13 @@ def test_the_command_writes_a_table_and_a_picture_sheet(
     assert float(rows[0][rows[0]["label"]]) == float(rows[0]["probability"])
     with Image.open(tmp_path / "labels.png") as sheet:
         assert sheet.width > 800
+    words = ["predict", str(own / "run"), *where, "--out", str(tmp_path / "labels.csv")]
+    (tmp_path / "labels.csv").write_text("mine")
+    assert run(words) == 2
+    assert "labels.csv already exists" in capsys.readouterr().err
+    assert (tmp_path / "labels.csv").read_text() == "mine"
+    assert run([*words, "--overwrite"]) == 0
+    assert (tmp_path / "labels.csv").read_text() != "mine"
 
 
 def test_an_exported_model_predicts_the_same_without_the_run(own: Path, tmp_path: Path) -> None:

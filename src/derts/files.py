@@ -135,3 +135,17 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds a run folder; never where the system has no locks."""
+    try:
+        import fcntl
+
+        with (folder / LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (ImportError, OSError):
+        pass
+    return False

@@ -242,7 +242,7 @@ def load_model(path: Path | str) -> FewShotModel:
     shape = (
         result.get("item_shape")
         or result.get("image_shape")
-        or open_data(run.config.data)["train"].item_shape
+        or open_data(run.data())["train"].item_shape
     )
     card = {
         "format": FORMAT,

@@ -140,7 +140,7 @@ def test_a_pool_of_few_images(uneven: bool) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"way": 13}, "way 13 needs 13 classes"),
+        ({"way": 13}, "way 13 needs 13 classes but .* lower --tasks.way to 12"),
         ({"shot": 20}, "has 30 images but shot 20"),
         ({"tasks": 0}, "at least 1"),
         ({"classes": ["class 1", "zebra"]}, "no class 'zebra'"),
@@ -151,3 +151,10 @@ def test_impossible_tasks_are_refused(change: dict[str, object], message: str, t
     settings: dict[str, object] = {"tasks": 4, "way": 5, "shot": 5, "query": 15} | change
     with pytest.raises(DertsError, match=message):
         TaskPool.sample(table(*EVEN), **settings)  # type: ignore[arg-type]
+
+
+def test_a_split_of_one_class_is_told_to_grow_and_not_to_lower_the_way() -> None:
+    """A way of 1 would be refused in its turn."""
+    table = ImageTable(torch.zeros(9, 4, 4, 1, dtype=torch.uint8), torch.zeros(9).long(), ("a",))
+    with pytest.raises(DertsError, match=r"offers 1: add classes, .*--split-fractions"):
+        TaskPool.sample(table, tasks=1, way=2, shot=1, query=1, seed=0)

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from derts.cli import run
+from derts.files import locked
 from derts.report.tensorboard import tensorboard_listener
-from tests.tiny import TINY_WORDS
+from derts.training.run_folder import Run
+from tests.tiny import TINY_WORDS, tiny
 
 
 def test_runs_are_listed_and_compared(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,14 +30,22 @@ def test_runs_are_listed_and_compared(in_folder: Path, capsys: pytest.CaptureFix
     (in_folder / "runs" / "broken").mkdir()
     (in_folder / "runs" / "broken" / "config.toml").write_text("updates = many")
     capsys.readouterr()
+    with locked(Path("runs/random1")):
+        (in_folder / "runs" / "random1" / "result.json").rename("result.json")
+        assert run(["runs"]) == 0
+        assert "running at update 4 of 4" in capsys.readouterr().out
+    (in_folder / "result.json").rename("runs/random1/result.json")
     assert run(["runs"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("finished") == 3
-    assert "at update 4 of 4" in shown
+    assert "stopped at update 4 of 4" in shown
     assert "cannot be read" in shown
     compared = [f"runs/{name}" for name in ("derts0", "random0", "derts1", "random1")]
-    assert run(["compare", *compared]) == 0
-    table = capsys.readouterr().out.splitlines()
+    Run.create(Path("runs/empty"), tiny())
+    assert run(["compare", *compared, "runs/empty"]) == 0
+    said = capsys.readouterr()
+    assert said.err == "derts: runs/empty has logged nothing yet: it is left out\n"
+    table = said.out.splitlines()
     assert table[2].startswith("random")
     saved = {
         name: json.loads((in_folder / "runs" / name / "result.json").read_text())["accuracy"]

@@ -8,17 +8,26 @@ import io
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, is_dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import tyro
 
 from derts.commands.parse import parse, without_colours
+from derts.config import TrainConfig
+from derts.config_file import PRESETS, annotations_of
 
 ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n"
 BASH = """# completion of derts for bash; written by: derts completion bash
 _derts() {{
   local current="${{COMP_WORDS[COMP_CWORD]}}" words=""
+  case "${{COMP_WORDS[COMP_CWORD-1]}}" in
+{values}
+  esac
+  if [[ "$words" && "$current" != -* ]]; then
+    COMPREPLY=($(compgen -W "$words" -- "$current"))
+    return
+  fi
   case " ${{COMP_WORDS[*]:1:COMP_CWORD-1}} " in
 {cases}
   esac
@@ -72,6 +81,22 @@ def command_options() -> dict[str, list[str]]:
     return found
 
 
+def option_values(kind: Any = TrainConfig, path: str = "--") -> dict[str, list[str]]:
+    """What may follow an option, where that is one of a few words."""
+    found: dict[str, list[str]] = {}
+    for name, hint in annotations_of(kind).items():
+        option = path + name.replace("_", "-")
+        if is_dataclass(hint):
+            found |= option_values(hint, f"{option}.")
+        elif get_origin(hint) is Literal:
+            found[option] = list(get_args(hint))
+    if path == "--":
+        found |= {"--preset": list(PRESETS), "--engine": ["greedy", "lazy", "stochastic"]}
+        found["--split"] = found["--evaluation.split"] = ["train", "val", "test"]
+        found["--noise"] = ["symmetric", "pair"]
+    return found
+
+
 def bash_script(commands: dict[str, list[str]]) -> str:
     """For bash's complete."""
     following: dict[str, list[str]] = {"  ": []}  # what may follow the words typed so far
@@ -86,17 +111,21 @@ def bash_script(commands: dict[str, list[str]]) -> str:
         f'words="{" ".join(sorted(set(found)))}";;'
         for words, found in following.items()
     ]
-    return BASH.format(cases="\n".join(cases))
+    values = [f'    {option}) words="{" ".join(of)}";;' for option, of in option_values().items()]
+    return BASH.format(cases="\n".join(cases), values="\n".join(values))
 
 
 def fish_script(commands: dict[str, list[str]]) -> str:
     """For fish, a line per word."""
     lines = ["# completion of derts for fish; written by: derts completion fish"]
+    values = option_values()
     for name, options in commands.items():
         first, *second = name.split()
         lines.append(f"complete -c derts -n __fish_use_subcommand -a {first}")
         seen = f"complete -c derts -n '__fish_seen_subcommand_from {first}'"
         lines += [f"{seen} -a {word}" for word in second]
         seen = seen.replace(first, name.split()[-1])
-        lines += [f"{seen} -l {option[2:]}" for option in options]
+        for option in options:
+            of = f" -x -a '{' '.join(values[option])}'" if option in values else ""
+            lines.append(f"{seen} -l {option[2:]}{of}")
     return "\n".join(dict.fromkeys(lines)) + "\n"

@@ -82,6 +82,10 @@ def without_colours(text: str) -> str:
 
 def _reason(box: str) -> str:
     """The first sentences of tyro's error box, without its frame and title."""
+    if "Missing from" in box:
+        missing = box.partition("Missing from")[2].partition("For full helptext")[0]
+        names = re.findall(r"^\W? {4,5}(\S.*?) *\W?$", without_colours(missing), re.M)
+        return f"Missing: {', '.join(names)}"
     lines = [line.strip("│|╭╮╰╯+─ ") for line in without_colours(box).splitlines()]
     useful: list[str] = []
     for line in [line for line in lines if line.strip("-")][1:]:

@@ -38,6 +38,8 @@ class PredictOptions:
     """Leave out images that cannot be read instead of stopping."""
     quiet: bool = False
     """No progress, just the result."""
+    overwrite: bool = False
+    """Replace a table or a sheet that is already there."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,10 @@ def predict(arguments: Sequence[str]) -> None:
     options = parse(PredictOptions, arguments, "predict")
     if options.out.suffix.lower() == ".png":
         raise DertsError(f"--out {options.out} is where the picture sheet goes: name it .csv")
+    sheet = options.out.with_suffix(".png")
+    there = [path for path in (options.out, sheet) if path.is_file()]
+    if there and not options.overwrite:
+        raise DertsError(f"{there[0]} already exists: choose another --out or pass --overwrite")
 
     from derts.data.folders import count_unread, unread_note
     from derts.files import csv_bytes, write_atomically
@@ -81,7 +87,6 @@ def predict(arguments: Sequence[str]) -> None:
         rows.append((one.name, one.label, *shares))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(options.out, csv_bytes(rows))
-    sheet = options.out.with_suffix(".png")
     shown = found[:SHEET_PICTURES]
     pictures = [to_picture(model.pixels(options.query / one.name)) for one in shown]
     captions = [f"{one.label} {100 * one.probability:.0f}%\n{one.name}" for one in shown]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,8 +131,11 @@ def evaluate(arguments: Sequence[str]) -> None:
     asked = {"split": options.split, "tasks": options.tasks, "query": options.query}
     given = {name: value for name, value in asked.items() if value is not None}
     values = {"evaluation": given, "tasks": {"shot": shot}}
-    trainer.config = with_values(trainer.config, values, "derts evaluate")
-    evaluation = trainer.evaluate(options.split)
+    try:
+        trainer.config = with_values(trainer.config, values, "derts evaluate")
+        evaluation = trainer.evaluate(options.split)
+    except DertsError as error:  # by the names that the options have here
+        raise DertsError(re.sub(r"--(?:tasks|evaluation)\.(?!way)", "--", str(error))) from None
     result = make_result(trainer, evaluation, run.events())
     path = run.write_result(result, f"evaluation-{options.split}-{shot}shot.json")
     print_rows(

@@ -27,7 +27,9 @@ Examples:
   derts train --data my-store --learner.name anil --tasks.shot 1 --updates 3000
   derts train --config runs/first/config.toml --seed 1 --out runs/second
   derts train --resume runs/second
+  derts train --resume runs/second --updates 5000
 """
+RESUMED = ("data", "updates")  # the settings that may be others when a run is resumed
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class TrainOptions:
     overwrite: bool = False
     """Replace a run that is already there."""
     resume: Annotated[Path | None, unset("RUN")] = None
-    """Go on with this interrupted run; its own config holds, other options do not."""
+    """Go on with this run by its own config; with more --updates also where it is finished, with
+    --data where its data is elsewhere now."""
     data_changed: bool = False
     """Go on although the data was prepared anew since the run was trained."""
     tensorboard: bool = False
@@ -56,6 +59,7 @@ class TrainOptions:
 def train(arguments: Sequence[str]) -> None:
     """Parse, train, print."""
     options = parse(TrainOptions, arguments, "train", DESCRIPTION, _defaults(arguments))
+    from derts.report.read import differing_settings
     from derts.training import resume
     from derts.training import train as run
     from derts.training.run_folder import Run
@@ -68,8 +72,19 @@ def train(arguments: Sequence[str]) -> None:
         listen = tensorboard_listener(out / "tensorboard")
     config, quiet = options.run, options.quiet
     if options.resume is not None:
-        config = Run.open(out).config
-        result = resume(out, quiet=quiet, listen=listen, data_changed=options.data_changed)
+        own = Run.open(out).config
+        refused = [name for name in differing_settings([own, config]) if name not in RESUMED]
+        if refused:
+            option = refused[0].replace("_", "-")
+            raise DertsError(f"--resume goes on by the run's own settings: leave out --{option}")
+        result = resume(
+            out,
+            quiet=quiet,
+            listen=listen,
+            data_changed=options.data_changed,
+            data=config.data if config.data != own.data else None,
+            updates=config.updates,
+        )
     else:
         result = run(config, out, overwrite=options.overwrite, quiet=quiet, listen=listen)
     if int(os.environ.get("RANK", "0")):  # one of several processes: the first one tells
@@ -131,10 +146,12 @@ def _defaults(arguments: Sequence[str]) -> TrainOptions:
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--preset", nargs="*", default=[])
     early.add_argument("--config", type=Path)
+    early.add_argument("--resume", type=Path)
     known, _ = early.parse_known_args([word for word in arguments if word not in ("-h", "--help")])
     if "--preset" in arguments and not known.preset:
         raise DertsError(f"--preset names none: choose from {', '.join(PRESETS)}")
-    config = apply_presets(known.preset)
+    own = known.resume and known.resume / "config.toml"
+    config = apply_presets(known.preset, read_config(own) if own and own.is_file() else None)
     if known.config is not None:
         config = read_config(known.config, config)
     return TrainOptions(run=config)

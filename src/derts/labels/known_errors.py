@@ -131,7 +131,7 @@ def true_labels(store: str, images: Table) -> Tensor:
         raise DertsError(
             f"{store} has no {TRUE_LABELS}: only what derts data corrupt wrote can be scored"
         ) from None
-    except (OSError, ValueError) as error:
+    except Exception as error:  # numpy parses the header as Python and lets any mistake through
         raise DertsError(f"{path} cannot be read ({error}): make the store again") from None
     if found.shape != (len(images),) or found.dtype.kind != "i":
         raise DertsError(f"{path} does not fit the {len(images)} images: make the store again")

@@ -57,7 +57,8 @@ def make_report(
     """
     stories = read_runs(runs)
     for story in stories:
-        story.run.data(data, data_changed)
+        if story.run.data_changed():  # where it is missing, the page has no pictures
+            story.run.data(data, data_changed)
     groups = group_runs(stories)
     figures = draw_figures(groups)
     atlas = Atlas()

@@ -139,7 +139,7 @@ def pool_views(
     for group in groups:
         if group.newest_round is not None:
             run, record = group.newest_round
-            tasks = tasks_of_round(run.config, record, opened, data)
+            tasks = tasks_of_round(run.config, record, opened, data or run.run.found_data())
             views.append(PoolView(group, record, tasks, atlas, len(views)))
     return views
 

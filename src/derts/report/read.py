@@ -14,7 +14,9 @@ from derts.comparison import Comparison
 from derts.config import TrainConfig
 from derts.config_file import as_values
 from derts.errors import DertsError
+from derts.files import is_locked
 from derts.selection.round_record import RoundRecord
+from derts.training.checkpoint import say
 from derts.training.result import Result, summarise
 from derts.training.run_folder import Event, Run, is_number
 
@@ -58,10 +60,11 @@ class RunStory:
 
     @property
     def status(self) -> str:
-        """finished, or how far it is."""
+        """finished, or how far it is, and whether a process is at it."""
         if self.result is not None:
             return "finished"
-        return f"at update {self.last_update} of {self.config.updates}"
+        now = "running" if is_locked(self.run.path) else "stopped"
+        return f"{now} at update {self.last_update} of {self.config.updates}"
 
     @cached_property
     def kept_rounds(self) -> list[RoundRecord]:
@@ -125,10 +128,12 @@ def read_runs(paths: Sequence[Path | str]) -> list[RunStory]:
         inner = sorted(file.parent for file in path.glob("*/config.toml"))
         folders = inner if inner and not (path / "config.toml").exists() else [path]
         found += [RunStory(Run.open(folder)) for folder in folders]
-    for story in found:
-        if not story.named("update"):
-            raise DertsError(f"{story.run.path} has logged nothing yet: wait, or train it first")
-    return found
+    empty = [story for story in found if not story.named("update")]
+    if len(empty) == len(found):
+        raise DertsError(f"{empty[0].run.path} has logged nothing yet: wait, or train it first")
+    for story in empty:
+        say(f"{story.run.path} has logged nothing yet: it is left out")
+    return [story for story in found if story not in empty]
 
 
 def group_runs(stories: Sequence[RunStory]) -> list[RunGroup]:

@@ -89,16 +89,17 @@ class TaskSampler:
                 f"tasks {tasks}, way {way}, shot {shot}, query {query}: each must be at least 1"
             )
         if way > classes:
-            raise DertsError(
-                f"way {way} needs {way} classes but {self.split!r} offers {classes}: "
-                f"lower --tasks.way to {classes} or add classes"
-            )
+            fix = f"lower --tasks.way to {classes} or add classes"
+            if classes < 2:
+                fix = "add classes, or split them otherwise (derts data prepare --split-fractions)"
+            offers = f"{self.split!r} offers {classes}"
+            raise DertsError(f"way {way} needs {way} classes but {offers}: {fix}")
         if self.sizes[smallest] < wanted:
             raise DertsError(
                 f"class {self.class_names[smallest]!r} of {self.split!r} has "
                 f"{self.sizes[smallest]} images but shot {shot} + query {query} needs {wanted}: "
                 f"add images, leave the class out (derts data prepare --min-images {wanted}), or "
-                "lower shot or query"
+                "lower --tasks.shot or --tasks.query"
             )
 
 

@@ -46,7 +46,10 @@ def evaluation_tasks(config: TrainConfig, images: Table) -> TaskPool:
     """The fixed, clean tasks on which runs of a comparison are all measured."""
     count, query = config.evaluation.tasks, config.evaluation.query
     way, shot, seed = config.tasks.way, config.tasks.shot, (EVALUATION_SEED, "evaluation")
-    return TaskPool.sample(images, tasks=count, way=way, shot=shot, query=query, seed=seed)
+    try:
+        return TaskPool.sample(images, tasks=count, way=way, shot=shot, query=query, seed=seed)
+    except DertsError as error:
+        raise DertsError(str(error).replace("--tasks.query", "--evaluation.query")) from None
 
 
 class TaskDrawer:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -17,7 +18,13 @@ from derts.errors import DertsError, InterruptedRunError
 from derts.files import locked
 from derts.hardware import choose_device
 from derts.progress import Advance, progress, unheard
-from derts.training.checkpoint import State, checkpoint_files, judged_weights, newest_checkpoint
+from derts.training.checkpoint import (
+    State,
+    checkpoint_files,
+    judged_weights,
+    newest_checkpoint,
+    say,
+)
 from derts.training.drawing import evaluation_tasks
 from derts.training.driver import Driver, Listen
 from derts.training.result import Result
@@ -65,22 +72,43 @@ def resume(
     quiet: bool = False,
     listen: Listen | None = None,
     data_changed: bool = False,
+    data: str | None = None,
+    updates: int | None = None,
 ) -> Result:
     """Go on with an interrupted run from its newest checkpoint, as if never interrupted.
 
     A run that ended before its first checkpoint begins again. The number of processes may be
-    another than before. `data_changed`: even if the data was prepared anew since.
+    another than before. `data_changed`: even if the data was prepared anew since; `data`: where it
+    is now. `updates` extends the run, finished or not, to so many: the learning rate goes on where
+    the cosine of the longer run is.
     """
     run = Run.open(path)
     if tables is None:
-        tables = open_data(run.data(changed=data_changed))
+        tables = open_data(run.data(data, data_changed))
+    if updates is not None and updates < run.config.updates:
+        fix = f"a run can be extended, not shortened: give more than {run.config.updates}"
+        raise DertsError(f"--updates is {updates}: {fix}")
+    before, config = run.config.updates, replace(run.config, updates=updates or run.config.updates)
+    run = Run(run.path, config)
     with joined(choose_device(run.config.hardware)) as group, ExitStack() as stack:
         group.first(lambda: stack.enter_context(locked(run.path)))
         trainer = _checked_trainer(run.config, tables, group)
         state = _load_newest(trainer, run)
         if trainer.update == run.config.updates and (run.path / "result.json").exists():
-            raise DertsError(f"{path} is finished: its result is in {run.path / 'result.json'}")
+            raise DertsError(
+                f"{path} is finished, its result is in {run.path / 'result.json'}: give more "
+                "--updates to go on with it"
+            )
         group.first(lambda: run.rewind(state))
+        if config.updates != before and group.leads:
+            rate = f"{trainer.learning_rate():.2g}"
+            text = (
+                f"{config.updates} updates instead of {before}: the learning rate follows the "
+                f"cosine of the new length, {rate} at update {trainer.update + 1}"
+            )
+            say(text)
+            run.extend(before)
+            run.log({"event": "note", "text": text})
         if data_changed and run.data_changed() and group.leads:
             changed = f"the data was prepared anew before update {trainer.update + 1}"
             run.log({"event": "note", "text": changed})

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -48,32 +49,54 @@ class Run:
                 old.unlink()
         write_atomically(self.path / "config.toml", to_toml(self.config).encode())
         if (fingerprint := data_fingerprint(self.config.data)) is not None:
-            write_json(self.path / "data.json", {"fingerprint": fingerprint})
+            beside = os.path.relpath(Path(self.config.data).resolve(), self.path.resolve())
+            write_json(self.path / "data.json", {"fingerprint": fingerprint, "from_here": beside})
         (self.path / "checkpoints").mkdir()
 
     def data_changed(self) -> bool:
         """Whether another store is now where the one that the run was trained on was."""
-        path = self.path / "data.json"
+        return self.found_data() is None and data_fingerprint(self.config.data) is not None
+
+    def found_data(self) -> str | None:
+        """Where the run's data is: as its config names it, as it lay to the run, or near the run.
+
+        A store is known by its fingerprint. Built-in data, and that of a run which is older than
+        the record of it, is as the config names it.
+        """
+        path, named = self.path / "data.json", self.config.data
         try:
-            known = parse_json(path.read_text(encoding="utf-8"))["fingerprint"]
+            about = parse_json(path.read_text(encoding="utf-8"))
+            known, beside = about["fingerprint"], str(about.get("from_here", ""))
         except FileNotFoundError:
-            return False  # built-in data, or the run is older than this record
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return named
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DertsError(f"{path} is damaged ({error}): remove it") from None
-        return data_fingerprint(self.config.data) not in (None, known)
+        here = self.path.resolve()
+        likely: list[Path | str] = [
+            named,
+            here / beside,
+            *(one / Path(named).name for one in here.parents[:4]),
+        ]
+        near = (file.parent for one in here.parents[:2] for file in one.glob("*/store.json"))
+        return next((str(one) for one in chain(likely, near) if _is_store(one, known)), None)
 
     def data(self, other: str | None = None, changed: bool = False) -> str:
         """The data to open: `other` if that is named, else the run's own if it is as it was.
 
         With `changed` it may have been prepared anew since.
         """
-        if other is None and not changed and self.data_changed():
+        found = other or self.found_data()
+        if found is not None:
+            return found
+        named = f"{self.config.data}, which {self.path} was trained on,"
+        if data_fingerprint(self.config.data) is None:
+            raise DertsError(f"{named} is not there any more: say with --data where it is now")
+        if not changed:
             raise DertsError(
-                f"{self.config.data} is not what {self.path} was trained on, it was prepared again "
-                "since: train again, name the old store with --data, or go on knowingly with "
-                "--data-changed"
+                f"{named} was prepared again since: train again, name the old store with --data, "
+                "or go on knowingly with --data-changed"
             )
-        return other or self.config.data
+        return self.config.data
 
     @staticmethod
     def check_free(path: Path, overwrite: bool = False) -> None:
@@ -96,6 +119,12 @@ class Run:
                 f"{path} is not a run folder (no config.toml): give a folder that derts train wrote"
             )
         return Run(path, read_config(path / "config.toml"))
+
+    def extend(self, before: int) -> None:
+        """Save the config with its new number of updates; the result of the old stays beside."""
+        write_atomically(self.path / "config.toml", to_toml(self.config).encode())
+        if (self.path / "result.json").exists():
+            (self.path / "result.json").replace(point_file(self.path, before))
 
     def log(self, event: Event) -> None:
         """Append one line to events.jsonl."""
@@ -167,6 +196,14 @@ class Run:
     def write_result(self, result: Event, name: str = "result.json") -> Path:
         """Write a result as JSON."""
         return write_json(self.path / name, result)
+
+
+def _is_store(path: Path | str, fingerprint: object) -> bool:
+    """Whether a store with this fingerprint is at a path."""
+    try:
+        return data_fingerprint(path) == fingerprint
+    except (DertsError, OSError, ValueError):  # damaged, or no path at all
+        return False
 
 
 def is_number(value: object) -> bool:
