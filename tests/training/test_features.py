@@ -60,7 +60,7 @@ def test_shift_and_scale_of_the_features_do_not_matter(scale: float, shift: floa
         backbone = FeatureBackbone(24, "none")
         backbone.fit(one)
         found.append(backbone(one.items))
-    assert torch.allclose(*found, atol=0.05 * (1 + abs(shift)))
+    assert torch.allclose(found[0], found[1], atol=0.05 * (1 + abs(shift)))
 
 
 def test_wide_features_start_in_their_main_directions() -> None:

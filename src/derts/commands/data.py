@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 
 from derts.commands.parse import parse, unset
-from derts.errors import printable
+from derts.errors import DertsError, printable
 
 INFO = """Show what a store holds: splits, classes, images, size on disk.
 
@@ -26,17 +26,19 @@ Examples:
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """Decode a data set's images once into a store that opens at once.
+    """Make a store that opens at once: of a data set's images, decoded once, or of features.
 
     SOURCE is found out by looking: folders of classes (with or without train/ val/ test/),
     mini-ImageNet (images/ with CSVs, the cache pickles), tiered-ImageNet (pickles, npz), and .npz
-    packs of JPEG files of either.
+    packs of JPEG files of either. A .npz (arrays features and labels), .npy (with --labels) or
+    .parquet file is a matrix of features.
     An interrupted run continues where it stopped.
 
     Examples:
       derts data prepare my-photos my-store --size 84
       derts data prepare my-photos my-store --min-images 20 --skip-broken
       derts data prepare downloads/mini-imagenet mini
+      derts data prepare features.npy my-features --labels labels.csv
     """
 
     source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
@@ -56,11 +58,13 @@ class PrepareOptions:
     seed: int = 0
     """Decides the split of the classes where the source has none."""
     min_images: int = 1
-    """Leave out class folders with fewer images (a task needs shot + query of each class)."""
+    """Leave out classes with fewer images (a task needs shot + query of each class)."""
     class_level: Annotated[int, unset("INT")] = 0
     """How many folders down a class is: 2 for SOURCE/animals/cat (default: 1, if that is clear)."""
     split_fractions: tuple[float, float, float] = (0.64, 0.16, 0.20)
     """Shares of the classes for train, val and test where the source has no split."""
+    labels: Annotated[Path | None, unset("FILE")] = None
+    """The labels of an .npy of features, a line each (default: labels.csv beside it)."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +80,24 @@ def prepare(arguments: Sequence[str]) -> None:
     options = parse(PrepareOptions, arguments, "data prepare")
 
     from derts.data import prepare as make
+    from derts.data import prepare_matrix
+    from derts.data.matrices import is_matrix
     from derts.progress import progress
 
-    made = make(**asdict(options), progress=progress)
+    if is_matrix(options.source):
+        notes: Sequence[str] = prepare_matrix(
+            options.source, options.destination, labels=options.labels, progress=progress,
+            overwrite=options.overwrite, seed=options.seed, min_rows=options.min_images,
+            split_fractions=options.split_fractions,
+        )[1]  # fmt: skip
+    elif options.labels is not None:
+        raise DertsError("--labels is for an .npy of features: folders are labels themselves")
+    else:
+        values = asdict(options)
+        del values["labels"]
+        notes = make(**values, progress=progress).notes
     _show(options.destination)
-    for note in made.notes:
+    for note in notes:
         print(printable(note))
 
 

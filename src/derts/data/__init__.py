@@ -1,7 +1,8 @@
 """Stage 1: images or features with labels, from any source to a Table.
 
 open_data       glyphs or a prepared store, as tables by split
-prepare         any data set on disk -> a store; find_source says which kind it is
+prepare         any images on disk -> a store; find_source says which kind it is
+prepare_matrix  any matrix of features with labels -> a store; read_matrix reads the file alone
 open_store, verify_store, describe_store, item_names, save_table
 from_dataset    any torch or Hugging Face dataset -> an ImageTable
 glyphs          the built-in data: letters and digits in twelve fonts
@@ -10,6 +11,7 @@ with_rotated_classes  four classes for every one: upright and rotated
 
 from derts.data.dataset import from_dataset
 from derts.data.glyphs import glyphs
+from derts.data.matrices import prepare_matrix, read_matrix
 from derts.data.prepare import Prepared, find_source, open_data, prepare
 from derts.data.store import (
     StoreDescription,
@@ -37,6 +39,8 @@ __all__ = [
     "open_data",
     "open_store",
     "prepare",
+    "prepare_matrix",
+    "read_matrix",
     "save_table",
     "verify_store",
     "with_rotated_classes",

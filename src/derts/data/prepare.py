@@ -38,7 +38,7 @@ _ACCEPTED = (
     "train/ val/ test/ with a folder per class; one folder of class folders; mini-ImageNet as "
     "images/ with train.csv, as mini-imagenet-cache-train.pkl or as train_0.npz packs; "
     "tiered-ImageNet as train_images_png.pkl or train_images.npz with train_labels.pkl, or as "
-    "train.npz packs"
+    "train.npz packs; or a .npz, .npy or .parquet file of features"
 )
 
 

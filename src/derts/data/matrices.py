@@ -1,0 +1,269 @@
+"""Any matrix of features with labels, from .npz, .npy or .parquet to a store."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from derts.data.folders import split_by_class
+from derts.data.sources import DEFAULT_FRACTIONS, check_memory, number_labels
+from derts.data.store import StoreDescription
+from derts.data.store_writing import SplitContent, check_destination, write_store
+from derts.data.table import FeatureTable
+from derts.errors import DertsError
+from derts.progress import Progress, silent
+
+ENDINGS = (".npz", ".npy", ".parquet")
+FEATURES = ("features", "X", "x", "embeddings", "embedding")
+LABELS = ("labels", "label", "y", "class", "target")
+NAMES = ("names", "name", "path", "file", "id")
+AT_ONCE = 1 << 22  # numbers that are read at once
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """n rows of d features as a file has them, with labels and names where it has them.
+
+    values  any real numbers [n, d]; of an .npy they stay on disk
+    """
+
+    path: Path
+    values: NDArray[Any]
+    labels: list[str] | None
+    names: list[str] | None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def name(self, row: int) -> str:
+        """What a row is called: its name, else its number in the file."""
+        return self.names[row] if self.names else f"row {row}"
+
+    def blocks(self, rows: Sequence[int] | None = None) -> Iterator[torch.Tensor]:
+        """All rows, or those of ascending numbers, as float32 [some, d]."""
+        step = max(1, AT_ONCE // self.values.shape[1])
+        for start in range(0, len(self) if rows is None else len(rows), step):
+            some = slice(start, start + step) if rows is None else rows[start : start + step]
+            with np.errstate(over="ignore"):  # told by `check`
+                yield torch.from_numpy(np.array(self.values[some], dtype=np.float32, order="C"))
+
+    def check(self, progress: Progress = silent) -> list[str]:
+        """Refuse what is no finite number; what is worth telling about rows that are the same."""
+        first: dict[bytes, int] = {}
+        same = other = row = 0
+        with progress("checking", total=len(self), unit="rows") as advance:
+            for block in self.blocks():
+                bad = (~block.isfinite()).nonzero()
+                if len(bad):
+                    place, column = bad[0].tolist()
+                    found = f"{self.name(row + place)} has {block[place, column]:.0f}"
+                    fix = "remove or repair such rows"
+                    raise DertsError(f"{self.path}: {found} in column {column}: {fix}")
+                for values in block.numpy():
+                    twin = first.setdefault(hashlib.blake2b(values, digest_size=16).digest(), row)
+                    same += twin != row
+                    if self.labels is not None:
+                        other += self.labels[twin] != self.labels[row]
+                    row += 1
+                advance(len(block))
+        if not same:
+            return []
+        told = f", {other:,} of them with another label" if other else ""
+        return [f"{same:,} rows repeat an earlier row{told}"]
+
+    def table(self) -> FeatureTable:
+        """All rows as one table, in memory."""
+        names, labels = number_labels(self.labels or [])
+        rows = torch.cat(list(self.blocks()))
+        return FeatureTable(rows, torch.from_numpy(labels), names)
+
+
+def is_matrix(path: Path | str) -> bool:
+    """Whether a path is a file of features, by its ending."""
+    return Path(path).suffix.lower() in ENDINGS and not Path(path).is_dir()
+
+
+def read_matrix(path: Path | str, labels: Path | None = None, *, labelled: bool = True) -> Matrix:
+    """The matrix in a file, and its labels unless it need not be `labelled`.
+
+    .npz      arrays features (or X) [n, d], labels (or y) [n], and names [n] if it likes
+    .npy      [n, d]; labels in a CSV: `labels`, or labels.csv beside it
+    .parquet  a column of lists called features, or all columns of numbers; label; name
+
+    No file is ever unpickled.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise DertsError(f"{path} does not exist: give a .npz, .npy or .parquet file of features")
+    beside = path.with_name("labels.csv")
+    try:
+        if path.suffix.lower() == ".npz":
+            values, given, names = _read_npz(path)
+        elif path.suffix.lower() == ".npy":
+            values, given, names = np.load(path, mmap_mode="r", allow_pickle=False), None, None
+            labels = labels or (beside if beside.is_file() else None)
+        else:
+            values, given, names = _read_parquet(path)
+    except DertsError:
+        raise
+    except Exception as error:  # numpy reads headers as Python: any mistake comes through
+        raise DertsError(f"{path} cannot be read ({error}): write it again") from None
+    values = np.asarray(values) if not isinstance(values, np.memmap) else values
+    if values.ndim != 2 or values.dtype.kind not in "fiub" or not values.size:
+        found = f"{values.dtype} {list(values.shape)}"
+        raise DertsError(f"{path} holds {found}: give numbers [rows, features], at least one")
+    if labels is not None:
+        names, given = _read_labels(labels, len(values), names)
+    if given is None and labelled:
+        fix = (
+            "give --labels FILE, a CSV with a line per row"
+            if path.suffix != ".npz"
+            else ("save them as the array labels")
+        )
+        raise DertsError(f"{path} has no labels: {fix}")
+    for what, found_ in (("labels", given), ("names", names)):
+        if found_ is not None and len(found_) != len(values):
+            wrong = f"{path} has {len(values):,} rows but {len(found_):,} {what}"
+            raise DertsError(f"{wrong}: give one per row")
+    return Matrix(path, values, given, names)
+
+
+def prepare_matrix(
+    source: Path | str,
+    destination: Path | str,
+    *,
+    labels: Path | None = None,
+    overwrite: bool = False,
+    seed: int = 0,
+    split_fractions: tuple[float, float, float] = DEFAULT_FRACTIONS,
+    min_rows: int = 1,
+    progress: Progress = silent,
+) -> tuple[StoreDescription, list[str]]:
+    """Write the matrix of a file as a store, its classes split, and what is worth telling of it.
+
+    labels           a CSV with the labels of an .npy
+    split_fractions  train, val and test shares of the classes
+    min_rows         leave out classes with fewer rows
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> np.savez(folder / "x.npz", features=np.eye(6), labels=[0, 0, 1, 1, 2, 2])
+    >>> prepare_matrix(folder / "x.npz", folder / "store")[0].lines()[1]
+    'train: 2 rows of 6 features, 1 classes of 2'
+    """
+    matrix, destination = read_matrix(source, labels), Path(os.path.abspath(destination))
+    check_destination(destination, overwrite=overwrite)
+    assert matrix.labels is not None
+    counts = Counter(matrix.labels)
+    few = sorted(name for name, count in counts.items() if count < min_rows)
+    classes = sorted(set(counts) - set(few))
+    if len(classes) < 3:
+        raise DertsError(
+            f"{source} has {len(classes)} classes, and they are to be split into train, val and "
+            "test: add classes, or look at the labels alone with derts inspect --features"
+        )
+    rare = min(classes, key=counts.__getitem__)
+    if counts[rare] < 2:
+        fix = "add rows, or leave such classes out with --min-images 2"
+        raise DertsError(f"{source}: class {rare!r} has one row, and a task needs more: {fix}")
+    notes = matrix.check(progress)
+    if few:
+        notes.append(f"left out {len(few)} classes with fewer than {min_rows} rows")
+    chosen = split_by_class(classes, split_fractions, seed)
+    contents = {}
+    for split, names in chosen.items():
+        number_of = {name: number for number, name in enumerate(names)}
+        rows = [row for row, name in enumerate(matrix.labels) if name in number_of]
+        contents[split] = SplitContent(
+            matrix.blocks(rows),
+            matrix.values.shape[1:],
+            torch.tensor([number_of[matrix.labels[row]] for row in rows]),
+            tuple(names),
+            names=[matrix.name(row) for row in rows],
+        )
+    origin = {"kind": "features", "name": matrix.path.name}
+    return write_store(contents, destination, origin, overwrite=overwrite), notes
+
+
+Columns = tuple[NDArray[Any], list[str] | None, list[str] | None]
+
+
+def _read_npz(path: Path) -> Columns:
+    check_memory([path])
+    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        found = [
+            next((file[name] for name in wanted if name in file), None)
+            for wanted in (FEATURES, LABELS, NAMES)
+        ]
+        if found[0] is None:
+            has = ", ".join(list(file)[:5]) or "nothing"
+            raise DertsError(f"{path} has no array features or X, only {has}: name it so")
+    return found[0], _texts(path, found[1]), _texts(path, found[2])
+
+
+def _texts(path: Path, values: NDArray[Any] | None) -> list[str] | None:
+    if values is None:
+        return None
+    if values.ndim != 1 or values.dtype.kind not in "iubUS":
+        found = f"{values.dtype} {list(values.shape)}"
+        raise DertsError(f"{path}: labels and names are whole numbers or texts [n], not {found}")
+    as_text = values.astype(str) if values.dtype.kind != "S" else np.char.decode(values, "utf-8")
+    return [str(one) for one in as_text]
+
+
+def _read_parquet(path: Path) -> Columns:
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise DertsError(f"{path} needs pyarrow: pip install 'derts[parquet]'") from None
+    check_memory([path])
+    table = parquet.read_table(path)
+    columns = table.column_names
+    wide, label, name = (
+        next((one for one in columns if one in wanted), None)
+        for wanted in (FEATURES, LABELS, NAMES)
+    )
+    if wide:
+        rows = [np.asarray(row) for row in table.column(wide).to_numpy()]
+        if len({row.shape for row in rows}) != 1:
+            raise DertsError(f"{path}: rows of {wide!r} differ in length: make them alike")
+        values = np.stack(rows)
+    else:
+        numbers = [one for one in columns if one not in (label, name)]
+        values = np.stack([table.column(one).to_numpy() for one in numbers], 1)
+    texts = [
+        [str(value) for value in table.column(one).to_pylist()] if one else None
+        for one in (label, name)
+    ]
+    return values, texts[0], texts[1]
+
+
+def _read_labels(
+    path: Path, count: int, names: list[str] | None
+) -> tuple[list[str] | None, list[str]]:
+    """Names and labels of a CSV: one column of labels, or name and label; header or not."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        fix = "give a CSV with a label per line"
+        raise DertsError(f"{path} cannot be read ({error}): {fix}") from None
+    heading = rows.pop(0) if len(rows) == count + 1 else []
+    if len(rows) != count:
+        raise DertsError(f"{path} has {len(rows):,} lines for {count:,} rows: give one label each")
+    width = min(map(len, rows))
+    label = next((place for place, one in enumerate(heading) if one in LABELS), width - 1)
+    name = next((place for place, one in enumerate(heading) if one in NAMES), 0)
+    if width < max(map(len, rows)) or label >= width:
+        raise DertsError(f"{path} has lines with fewer columns than others: repair them")
+    return [row[name] for row in rows] if name != label else names, [row[label] for row in rows]
