@@ -18,8 +18,8 @@ from derts.config_file import as_values
 from derts.paper.cells import NAMES, Setting, cells
 from derts.paper.collect import CellResult, Results, load_results
 from derts.paper.figures import curves_file
-from derts.paper.recipes import READS, Scale, make_config
 from derts.paper.report import HEAD, SAME_AS_RANDOM, make_report
+from derts.paper.runs import READS, Scale, make_config
 from derts.report.tables import markdown_table
 from derts.statistics import over_seeds
 

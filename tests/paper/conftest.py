@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from derts.paper.cells import cells, keep_only, read_recipe
-from derts.paper.recipes import Scale, parse_datasets
-from derts.paper.runs import GridRun, make_runs
+from derts.paper.runs import GridRun, Scale, make_runs, parse_datasets
 
 TINY: dict[str, Any] = {
     "meta_batch": 2,

@@ -7,7 +7,7 @@ import pytest
 
 from derts.errors import DertsError
 from derts.paper.cells import NAMES, Cell, cells, chosen_names, keep_only, paper, read_recipe
-from derts.paper.recipes import parse_datasets
+from derts.paper.runs import parse_datasets
 
 TABLES = {name: read_recipe(name)["paper"] for name in NAMES if name.startswith("table")}
 OURS = {"random": ["random"], "us": ["us"], "ats": ["ats"], "derts": ["paper", "derts"]}

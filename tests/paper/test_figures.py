@@ -8,8 +8,7 @@ from derts.config import TrainConfig
 from derts.errors import DertsError
 from derts.paper.cells import cells
 from derts.paper.figures import Curve, collect_curves, draw_curves, load_curves, save_curves
-from derts.paper.recipes import Scale, parse_datasets
-from derts.paper.runs import make_runs
+from derts.paper.runs import Scale, make_runs, parse_datasets
 from derts.training.run_folder import Run
 
 

@@ -17,9 +17,8 @@ from derts.errors import DertsError
 from derts.paper.cells import cells, keep_only
 from derts.paper.collect import collect
 from derts.paper.grid import do_run, find_devices, run_grid
-from derts.paper.recipes import Scale, parse_datasets
 from derts.paper.report import BEST_WEIGHTS, make_report
-from derts.paper.runs import GridRun, make_runs, to_run
+from derts.paper.runs import GridRun, Scale, make_runs, parse_datasets, to_run
 from derts.progress import Advance
 from derts.training.checkpoint import checkpoint_files
 from derts.training.run_folder import Run, point_file

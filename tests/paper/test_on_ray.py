@@ -12,7 +12,7 @@ import pytest
 
 from derts.errors import DertsError
 from derts.files import locked
-from derts.paper.on_ray import absolute, run_on_ray, train_on_node, write_files
+from derts.paper.grid import absolute, run_on_ray, train_on_node, write_files
 from derts.paper.runs import GridRun
 from derts.training.run import open_trainer
 from derts.training.run_folder import Run, point_file

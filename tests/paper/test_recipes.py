@@ -10,8 +10,17 @@ from derts.config import TrainConfig
 from derts.errors import DertsError
 from derts.paper.cells import NAMES, Cell, cells, keep_only, paper
 from derts.paper.collect import result_file
-from derts.paper.recipes import Scale, class_list, make_config, parse_datasets, run_key, warmup_key
-from derts.paper.runs import make_runs, seeds_in, to_run
+from derts.paper.runs import (
+    Scale,
+    class_list,
+    make_config,
+    make_runs,
+    parse_datasets,
+    run_key,
+    seeds_in,
+    to_run,
+    warmup_key,
+)
 
 MINI = parse_datasets(["mini=stores/mini"])
 EVERY = [cell for name in NAMES for cell in cells(name) if cell.fraction == 1]

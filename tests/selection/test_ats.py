@@ -14,8 +14,14 @@ from derts.learners import ANIL, MAML
 from derts.learners.embedding import evaluation_mode, named_images
 from derts.selection.ats import AdaptiveScheduler
 from derts.selection.ats import strategy as ats_strategy
-from derts.selection.ats.scheduler import Scheduler, gumbel, sample_in_order
-from derts.selection.ats.signals import ObservedTasks, observe_tasks, task_signals
+from derts.selection.ats.scheduler import (
+    ObservedTasks,
+    Scheduler,
+    gumbel,
+    observe_tasks,
+    sample_in_order,
+    task_signals,
+)
 from derts.tasks import generator
 from derts.training import Trainer
 from tests.tiny import tiny

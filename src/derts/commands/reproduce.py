@@ -91,7 +91,7 @@ def reproduce(arguments: Sequence[str]) -> None:
     from derts.paper.cells import chosen_names
     from derts.paper.experiment import Experiment
     from derts.paper.grid import find_devices
-    from derts.paper.recipes import Scale, parse_datasets
+    from derts.paper.runs import Scale, parse_datasets
 
     scale = Scale(parse_datasets(options.dataset), options.updates_scale, options.preset)
     names = chosen_names(options.names)
@@ -115,15 +115,13 @@ def reproduce(arguments: Sequence[str]) -> None:
 def _run(experiment: Experiment, options: ReproduceOptions) -> None:
     from derts.data import open_data
     from derts.files import locked
-    from derts.paper.grid import find_devices, run_grid
+    from derts.paper.grid import find_devices, run_grid, run_on_ray
 
     runs = experiment.to_run()
     if not runs:
         return
     with locked(options.out):
         if options.on == "ray":
-            from derts.paper.on_ray import run_on_ray
-
             endings = run_on_ray(runs, options.quiet)
         else:
             for data in dict.fromkeys(run.config.data for run in runs):

@@ -15,8 +15,7 @@ from derts.config_file import with_values
 from derts.errors import DertsError
 from derts.files import write_atomically
 from derts.paper.cells import NAMES, Cell, Setting, cells, with_references
-from derts.paper.recipes import Scale, run_key
-from derts.paper.runs import GridRun, Runs, point
+from derts.paper.runs import GridRun, Runs, Scale, point, run_key
 
 NUMBERS: dict[str, Callable[[Any], float | None]] = {
     "seed": int,

@@ -19,11 +19,11 @@ from derts.paper.collect import (
     save_results,
 )
 from derts.paper.figures import DRAWN, draw_figures
-from derts.paper.recipes import Scale
 from derts.paper.report import as_html, make_report, markdown, print_report, read_report
 from derts.paper.runs import (
     GridRun,
     Runs,
+    Scale,
     duration,
     estimated_seconds,
     make_runs,

@@ -1,18 +1,180 @@
-"""The runs that cells need: their folders, what is there already, what is left and how long."""
+"""From settings and seeds to runs: their configs, folders, what is left to do and how long.
+
+Every value of a config is from the recipes.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from derts.config import TrainConfig
+from derts.config import StrategyConfig, TrainConfig
+from derts.config_file import apply_presets, as_values, with_values
+from derts.data import open_data
+from derts.errors import DertsError
 from derts.files import parse_json
-from derts.paper.cells import Cell, Setting, read_recipe
-from derts.paper.recipes import Scale, make_config, run_key, warmup_key
+from derts.paper.cells import SHORT_NAMES, Cell, Setting, paper, read_recipe
 from derts.training.run_folder import point_file
+
+READS = {
+    "random": ("name", "warmup"),
+    "random-votes": ("name", "warmup", "pool", "pool_images", "ratio"),
+    "us": ("name", "warmup"),
+    "ats": ("name", "warmup"),
+}
+"""Settings under `strategy` that a strategy reads; one that is not named here reads all."""
+WITHOUT_EFFECT = ("hardware", "log_every", "checkpoint_every", "validate_every")
+"""Settings that say where a run is made and what is told of it, not what it is."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How the runs asked for differ from the recipes.
+
+    Stores by data set name ("glyphs" for all), what updates, warm-up and evaluation points are
+    multiplied by, and presets of `derts train` on top.
+    """
+
+    data: Mapping[str, str]
+    updates: float = 1.0
+    presets: tuple[str, ...] = ()
+
+    @property
+    def glyphs(self) -> bool:
+        return "glyphs" in self.data.values()
+
+    @property
+    def suffix(self) -> str:
+        """Tells result files of different scales apart."""
+        scale = "" if self.updates == 1 else f"-x{self.updates:g}"
+        presets = "".join(f"-{name}" for name in self.presets if name != "gpu")
+        return f"{'-glyphs' if self.glyphs else ''}{scale}{presets}"
+
+    def notes(self) -> list[str]:
+        """What a reader must know, in sentences."""
+        found = []
+        if self.glyphs:
+            what = "Run on the built-in glyphs instead of ImageNet, and smaller"
+            found.append(f"{what}: this shows that everything runs, not who is right.")
+        if self.updates != 1:
+            times = f"{self.updates:g} times the paper's"
+            found.append(f"Updates, warm-up and evaluation points are {times}.")
+        if self.presets:
+            found.append(f"Presets on top of the recipe: {', '.join(self.presets)}.")
+        return found
+
+
+def parse_datasets(words: Sequence[str]) -> dict[str, str]:
+    """`mini=PATH`, `tiered=PATH` or `glyphs` as stores by data set name.
+
+    >>> parse_datasets(["mini=stores/mini"])
+    {'mini-imagenet': 'stores/mini'}
+    """
+    if tuple(words) == ("glyphs",):
+        return dict.fromkeys(SHORT_NAMES.values(), "glyphs")
+    found: dict[str, str] = {}
+    for word in words:
+        name, _, path = word.partition("=")
+        name = SHORT_NAMES.get(name, name)
+        if name not in SHORT_NAMES.values() or path in ("", "glyphs"):
+            raise DertsError(
+                f"--dataset {word!r} is not understood: write mini=PATH, tiered=PATH, or glyphs "
+                "alone, which stands in for both"
+            )
+        found[name] = path
+    return found
+
+
+def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
+    """The config of a run.
+
+    >>> from derts.paper.cells import cells
+    >>> config = make_config(cells("table4")[0].setting, 0, Scale({}))
+    >>> config.updates, config.strategy.warmup, config.tasks.swap_rate
+    (12000, 500, 3.02)
+    """
+    common = read_recipe("common")
+    strategy, noise = common["strategies"][setting.strategy], str(setting.noise)
+    layers = [common["run"], common["learners"][setting.learner]]
+    layers += [common["few_classes"]] if setting.classes else []
+    layers += [common["noisy"]] if setting.noise else []
+    config = TrainConfig()
+    for layer in layers:
+        config = with_values(config, layer, "common.toml")
+    presets = strategy.get("presets", [])
+    presets = strategy.get("noisy_presets", presets) if setting.noise else presets
+    config = apply_presets(presets, config)
+    chosen: dict[str, Any] = {**strategy.get("values", {}), "ratio": setting.ratio}
+    chosen |= {"select": setting.select} if setting.select else {}
+    chosen |= {} if setting.weights else {"weights": "none"}
+    updates = max(1, round(scale.updates * setting.updates))
+    chosen["warmup"] = round(scale.updates * common["warmup"][noise][setting.learner])
+    tasks = {"way": setting.way, "shot": setting.shot, **common["noise"][noise]}
+    values = {
+        "data": scale.data.get(setting.dataset, setting.dataset),
+        "seed": seed,
+        "updates": updates,
+        "validate_every": max(1, round(updates / common["validations"])),
+        "model": {"backbone": setting.backbone},
+        "tasks": {**tasks, "classes": class_list(setting.classes, scale.glyphs)},
+        "strategy": chosen,
+    }
+    config = with_values(config, values, "recipe")
+    if scale.glyphs:
+        config = with_values(config, common["glyphs"], "common.toml")
+    return _with_presets(config, scale.presets).resolved()
+
+
+def _with_presets(config: TrainConfig, names: Sequence[str]) -> TrainConfig:
+    """Presets on top, unless they would make another experiment of it."""
+    changed = apply_presets(names, config)
+    may_rotate = replace(config, tasks=replace(config.tasks, rotated=changed.tasks.rotated))
+    for what in ("data", "tasks", "updates", "strategy"):
+        if getattr(changed, what) != getattr(may_rotate, what):
+            raise DertsError(
+                f"--preset {' '.join(names)} changes {what}, which the recipes decide: use presets "
+                "for hardware, images, model, learner or optimiser, as gpu, augment and rotated"
+            )
+    return changed
+
+
+@cache
+def class_list(count: int, glyphs: bool = False) -> tuple[str, ...]:
+    """The paper's 16 or 32 mini-ImageNet training classes, or so many characters; 0: no list."""
+    if not count:
+        return ()
+    if glyphs:
+        return open_data("glyphs")["train"].class_names[:count]
+    return tuple(paper()["class_lists"][str(count)])
+
+
+def run_key(config: TrainConfig, dataset: str) -> str:
+    """What tells a run from others: its resolved config, as a digest.
+
+    Left out are WITHOUT_EFFECT, the path of the data, and what the strategy does not read. How
+    often a run is validated counts where its weights are those that were best.
+    """
+    values = as_values(config.resolved())
+    values["data"] = dataset
+    for name in WITHOUT_EFFECT:
+        if name != "validate_every" or config.evaluation.weights != "best":
+            del values[name]
+    reads = READS.get(config.strategy.name, tuple(values["strategy"]))
+    values["strategy"] = {name: values["strategy"][name] for name in reads}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def warmup_key(config: TrainConfig, dataset: str) -> str:
+    """Equal for runs that differ in nothing but the strategy: they can share a warm-up."""
+    strategy = StrategyConfig(name="random", warmup=config.strategy.warmup)
+    return run_key(replace(config, strategy=strategy), dataset)
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,14 @@ from derts.hardware import one_thread
 from derts.learners.anil import ANIL
 from derts.learners.embedding import evaluation_mode, in_round_numbers, named_images
 from derts.learners.maml import MAML
-from derts.selection.ats.scheduler import STEPS_OF_PROGRESS, Scheduler, gumbel, sample_in_order
-from derts.selection.ats.signals import ObservedTasks, observe_tasks
+from derts.selection.ats.scheduler import (
+    STEPS_OF_PROGRESS,
+    ObservedTasks,
+    Scheduler,
+    gumbel,
+    observe_tasks,
+    sample_in_order,
+)
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
