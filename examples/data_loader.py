@@ -18,7 +18,7 @@ import derts
 from derts.config import StrategyConfig
 from derts.selection import Context, MetaBatch, Strategy, build_strategy
 
-WAY, SHOT, QUERY, UPDATES, META_BATCH = 5, 1, 5, 90, 8
+WAY, SHOT, QUERY, UPDATES, META_BATCH = 5, 1, 5, 75, 8
 
 
 class StrategyTasks(IterableDataset[MetaBatch]):

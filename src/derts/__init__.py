@@ -2,16 +2,21 @@
 
 Read the package in the order in which the data flows:
 
-    data         1. images or features, labels -> Table
-    tasks        2. few-shot tasks as indices  -> TaskPool
-    models       3. backbones                  -> features
-    learners     4. meta-learners              -> adapted heads, query logits, outer loss
-    gradients    5. g-tilde                    -> matrix [tasks, dim]
-    selection    6. who trains next            -> weighted meta-batches
-    training     7. the loop                   -> checkpoints and a run folder
-    evaluation   8. fixed test tasks           -> mean and interval
-    report       9. run folders                -> one page, sheets of pictures
-    predict      use a trained model: a few labelled images in, labels for the rest out
+    data               1. images or features, labels  -> Table
+    tasks              2. few-shot tasks as indices   -> TaskPool
+    models             3. backbones                   -> features
+    learners           4. meta-learners               -> adapted heads, query logits, outer loss
+    gradients          5. g-tilde                     -> matrix [tasks, dim]
+    labels             6. which labels can be trusted -> Trust, or relabelled tasks
+    facility_location  7. rows that stand for all     -> weighted row numbers
+    selection          8. who trains next             -> weighted meta-batches
+    training           9. the loop                    -> checkpoints and a run folder
+    evaluation        10. fixed test tasks            -> mean and interval
+    report            11. run folders                 -> one page, sheets of pictures
+
+    predict   use a trained model: a few labelled images in, labels for the rest out
+    paper     the paper's tables, to be run again
+    commands  the command line: parse, call, print
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """How the system says that a file cannot grow: no space, no quota, a limit."""
@@ -37,3 +38,8 @@ class DertsError(Exception):
 
 class InterruptedRunError(DertsError):
     """Ctrl-C or SIGTERM ended what was going on; the command line exits with code 130."""
+
+
+def say(line: str) -> None:
+    """Tell on standard error of something that does not stop us."""
+    print(f"derts: {DertsError(line)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Stage 8: accuracy on a fixed, seeded set of clean tasks."""
+"""Stage 10: accuracy on a fixed, seeded set of clean tasks."""
 
 from __future__ import annotations
 

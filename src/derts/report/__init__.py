@@ -1,1 +1,1 @@
-"""Stage 9: tables and pictures of what was measured."""
+"""Stage 11: tables and pictures of what was measured."""

@@ -13,10 +13,9 @@ from derts.clock import TRAINING_PHASES
 from derts.comparison import Comparison
 from derts.config import TrainConfig
 from derts.config_file import as_values
-from derts.errors import DertsError
+from derts.errors import DertsError, say
 from derts.files import is_locked
 from derts.selection.round_record import RoundRecord
-from derts.training.checkpoint import say
 from derts.training.result import Result, summarise
 from derts.training.run_folder import Event, Run, is_number
 

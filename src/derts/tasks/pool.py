@@ -28,7 +28,7 @@ Recipe = dict[str, Any]
 class TaskPool:
     """N tasks. S = way × shot support images, Q = way × query query images per task.
 
-    support               int64 [N, S]  indices into an Table
+    support               int64 [N, S]  indices into a Table
     support_labels        int64 [N, S]  labels 0 … way − 1 as the learner sees them
     query, query_labels   int64 [N, Q]  likewise
     true_support_labels   int64 [N, S]  labels before noise: for diagnosis, never for a strategy

@@ -1,4 +1,4 @@
-"""Draw few-shot tasks from an Table, all tasks at once, by numpy on one thread."""
+"""Draw few-shot tasks from a Table, all tasks at once, by numpy on one thread."""
 
 from __future__ import annotations
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import io
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from derts.errors import DertsError
+from derts.errors import DertsError, say
 from derts.files import write_atomically
 
 Weights = dict[str, torch.Tensor]
@@ -60,11 +59,6 @@ def newest_checkpoint(folder: Path, quiet: bool = False) -> tuple[Path, State] |
     if damaged:
         raise DertsError(f"{damaged[0]}, and there is none before it that is whole: train again")
     return None
-
-
-def say(line: str) -> None:
-    """Tell on standard error of something that does not stop us."""
-    print(f"derts: {DertsError(line)}", file=sys.stderr)
 
 
 def load_checkpoint(path: Path) -> State:

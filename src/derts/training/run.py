@@ -14,7 +14,7 @@ from types import FrameType
 from derts.config import TrainConfig
 from derts.data import open_data
 from derts.distributed import Group, LostProcessError, joined
-from derts.errors import DertsError, InterruptedRunError
+from derts.errors import DertsError, InterruptedRunError, say
 from derts.files import locked
 from derts.hardware import choose_device
 from derts.progress import Advance, progress, unheard
@@ -23,7 +23,6 @@ from derts.training.checkpoint import (
     checkpoint_files,
     judged_weights,
     newest_checkpoint,
-    say,
 )
 from derts.training.drawing import evaluation_tasks
 from derts.training.driver import Driver, Listen

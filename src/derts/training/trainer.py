@@ -1,4 +1,4 @@
-"""Stage 9: the trainer: one learner, one strategy, updates, evaluation and all their state."""
+"""The trainer: one learner, one strategy, updates, evaluation and all their state."""
 
 from __future__ import annotations
 
