@@ -42,35 +42,23 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "ANIL": "learners",
-    "DertsError": "errors",
-    "FewShotModel": "predict",
-    "FeatureTable": "data",
-    "ImageTable": "data",
-    "Learner": "learners",
-    "MAML": "learners",
-    "ProtoNet": "learners",
-    "SwapNoise": "tasks",
-    "TaskNoise": "tasks",
-    "TaskPool": "tasks",
-    "TrainConfig": "config",
-    "Trainer": "training",
-    "OwnLearner": "learners.wrapped",
-    "LearnerConfig": "config",
-    "ModelConfig": "config",
-    "Selection": "facility_location",
-    "Strategy": "selection",
-    "build_learner": "learners",
-    "estimate_gradients": "gradients",
-    "select": "facility_location",
-    "evaluate": "evaluation",
-    "label_trust": "labels",
-    "Trust": "labels",
-    "from_dataset": "data",
-    "glyphs": "data",
-    "load_model": "predict",
-    "open_data": "data",
-    "train": "training",
+    name: home
+    for home, names in {
+        "config": "LearnerConfig ModelConfig TrainConfig",
+        "data": "FeatureTable ImageTable from_dataset glyphs open_data",
+        "errors": "DertsError",
+        "evaluation": "evaluate",
+        "facility_location": "Selection select",
+        "gradients": "estimate_gradients",
+        "labels": "Trust label_trust",
+        "learners": "ANIL MAML Learner ProtoNet build_learner",
+        "learners.wrapped": "OwnLearner",
+        "predict": "FewShotModel load_model",
+        "selection": "Strategy",
+        "tasks": "SwapNoise TaskNoise TaskPool",
+        "training": "Trainer train",
+    }.items()
+    for name in names.split()
 }
 
 __all__ = [

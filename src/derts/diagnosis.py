@@ -81,8 +81,8 @@ def diagnose(
     random = generator((seed, "random subsets"))
     errors = torch.tensor(
         [
-            relative_error(exact, _random_subset(len(exact), count, random), torch.ones(count))
-            for _ in range(draws)
+            relative_error(exact, order[:count], torch.ones(count))
+            for order in (torch.randperm(len(exact), generator=random) for _ in range(draws))
         ]
     )
     return Diagnosis(
@@ -123,10 +123,6 @@ def distance_rank_correlation(first: torch.Tensor, second: torch.Tensor, seed: i
     return float(torch.corrcoef(torch.stack((ranks(first), ranks(second))))[0, 1])
 
 
-def _random_subset(size: int, count: int, random: torch.Generator) -> torch.Tensor:
-    return torch.randperm(size, generator=random)[:count]
-
-
 def _estimate_row(
     name: str, gradients: torch.Tensor, exact: torch.Tensor, count: int, seed: int
 ) -> dict[str, Any]:
@@ -140,7 +136,7 @@ def _estimate_row(
     }
     random, errors = generator((seed, "subset")), []
     for _ in range(CALIBRATED_DRAWS):
-        order = _random_subset(len(gradients), count, random)
+        order = torch.randperm(len(gradients), generator=random)[:count]
         fitted = selection_weights("calibrated", gradients, order, torch.ones(count))
         errors.append(relative_error(exact, order, fitted))
     return {

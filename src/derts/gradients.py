@@ -200,18 +200,13 @@ def with_random_labels(pool: TaskPool, seed: int | Sequence[int | str]) -> TaskP
 
 
 class _Classified(NamedTuple):
-    """Query logits [T, Q, way] of some tasks after adaptation, and labels [T, Q].
-
-    `start` are the logits before adaptation, where the learner has a state before it; `random`
-    logits and labels of the same images labelled at random. `features` and what the learner
-    adapted to them only where an estimate needs them.
-    """
+    """Query logits [T, Q, way] of some tasks after adaptation, and labels [T, Q]."""
 
     logits: Tensor
     labels: Tensor
-    start: Tensor | None
-    random: tuple[Tensor, Tensor] | None
-    features: TaskFeatures | None = None
+    start: Tensor | None  # logits before adaptation, where the learner has a state before it
+    random: tuple[Tensor, Tensor] | None  # logits and labels of the same, labelled at random
+    features: TaskFeatures | None = None  # this and the next only where an estimate needs them
     adapted: Any = None
 
 
@@ -224,10 +219,7 @@ def _classified(
     tasks_at_once: int,
     clock: Clock,
 ) -> Iterator[_Classified]:
-    """The pool in order, some tasks at a time.
-
-    Inner products of features do where the learner needs no more and no estimate does.
-    """
+    """The pool in order, some tasks at a time; by inner products of features where they do."""
     start, done, device = "logit-theta" in names, 0, learner.device
 
     def labelled(part: TaskPool) -> list[tuple[Tensor, Tensor]]:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from derts.errors import DertsError
 from derts.facility_location import Engine, select, select_two_rounds
-from derts.gradients import PoolEstimate, with_random_labels
+from derts.gradients import with_random_labels
 from derts.hardware import one_thread
 from derts.labels.votes import majority_vote
 from derts.selection.noisy_tasks import noisy_tasks
@@ -98,7 +98,7 @@ class Derts(PoolStrategy):
         usable = finite if config.drop == "paper" else finite & ~noisy.drop  # the paper: afterwards
         candidates = usable.nonzero().squeeze(1)
         if not len(candidates):
-            raise self._nothing_left(estimate, noisy.threshold, finite)
+            raise self._nothing_left(noisy.threshold, finite)
         count = self.wanted(len(candidates), len(gradients))
         rows, classes = gradients[candidates.to(gradients.device)], drawn.pool.classes
         wrong = drawn.relabelled or bool(noisy.drop.any()) or not bool(finite.all())
@@ -113,7 +113,7 @@ class Derts(PoolStrategy):
         stays = ~noisy.drop[selected]
         kept = selected[stays]
         if not len(kept):
-            raise self._nothing_left(estimate, noisy.threshold, finite)
+            raise self._nothing_left(noisy.threshold, finite)
         weights = picked.weights[stays].cpu().float()
         return Choice(
             shuffled_batches(kept, context.meta_batch, seed),
@@ -151,21 +151,16 @@ class Derts(PoolStrategy):
             weights = selection_weights(config.weights, rows.cpu(), picks, counts)
         return Picked(picks, weights, "facility-location", selection.objective, even)
 
-    def _nothing_left(self, estimate: PoolEstimate, threshold: float, finite: Tensor) -> DertsError:
+    def _nothing_left(self, threshold: float, finite: Tensor) -> DertsError:
         if not bool(finite.any()):
             return DertsError(
                 f"none of a round's {len(finite)} tasks has finite numbers: lower --optimiser.lr "
                 "or --learner.inner-lr, or set --optimiser.clip 10"
             )
-        scores, score = estimate.losses, "query loss"
-        if self.config.drop == "paper":
-            scores = torch.linalg.vector_norm(estimate.gradients[self.config.estimate], dim=1)
-            score = "the gradient's norm"
+        score = "gradient norm" if self.config.drop == "paper" else "query loss"
         return DertsError(
-            f"a round of {len(scores)} tasks keeps none: the limit on {score} is {threshold:.4g}, "
-            f"the tasks reach from {float(scores.min()):.4g} to {float(scores.max()):.4g} (mean "
-            f"{float(scores.mean()):.4g}); use --strategy.drop automatic or none, or lower the "
-            "learning rate"
+            f"a round of {len(finite)} tasks keeps none: the limit on the {score} is "
+            f"{threshold:.4g}; use --strategy.drop automatic or none, or lower --optimiser.lr"
         )
 
 

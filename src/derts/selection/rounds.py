@@ -239,8 +239,8 @@ class PoolStrategy(Strategy):
 
 def draw_pool(context: Context, config: StrategyConfig, number: int) -> DrawnPool:
     """The tasks of round `number`, uniformly drawn."""
-    fewer = config.pool_images if 0 < config.pool_images < len(context.images) else None
-    pool = context.draw(config.pool, "pool", number, *([] if fewer is None else [fewer]))
+    fewer = config.pool_images if config.pool_images < len(context.images) else 0
+    pool = context.draw(config.pool, "pool", number, fewer)
     return DrawnPool(pool, pool)
 
 

@@ -15,8 +15,8 @@ from derts.config import TrainConfig
 from derts.errors import DertsError
 from derts.learners.base import Learner
 from derts.tasks.pool import TaskPool
+from derts.training.run_folder import Event
 
-Event = dict[str, Any]
 IN_A_ROW = 10
 
 

@@ -9,12 +9,12 @@ from derts.clock import seconds_per_update, selection_share
 from derts.config_file import as_values
 from derts.evaluation import Evaluation
 from derts.provenance import code_version, machine
+from derts.training.run_folder import Event
 
 if TYPE_CHECKING:
     from derts.training.trainer import Trainer
 
 Result = dict[str, Any]
-Event = dict[str, Any]
 
 
 def make_result(trainer: Trainer, evaluation: Evaluation, events: Iterable[Event] = ()) -> Result:
