@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from derts.config import StrategyConfig
 from derts.selection.ats import AdaptiveScheduler
+from derts.selection.baselines import ByLoss, RandomTasks, RandomVotes
 from derts.selection.derts import Derts
 from derts.selection.gradmatch import GradMatch
 from derts.selection.rounds import PoolStrategy
-from derts.selection.simple import ByLoss, RandomTasks, RandomVotes
 from derts.selection.strategy import Context, MetaBatch, Strategy
 from derts.selection.us import UniformDifficulty
 
