@@ -44,7 +44,7 @@ Commands (each has --help):
 Start with:
   derts train --preset demo                     a few-shot learner on built-in glyphs
   derts data prepare my-photos my-store         your own images, a folder per class
-  derts train --data my-store --out runs/first  train on them
+  derts train --data my-store --preset laptop --out runs/first   train on them
   derts report runs/first                       what it reached and chose, as a page"""
 
 

@@ -28,6 +28,14 @@ PAPER = {
 
 PRESETS: dict[str, Values] = {
     "gpu": {"hardware": {"precision": "bfloat16", "compile": True}},
+    "laptop": {
+        "tasks": {"query": 5},
+        "model": {"width": 32},
+        "strategy": {"warmup": 50, "pool": 400, "pool_images": 2400},
+        "evaluation": {"tasks": 200, "query": 10},
+        "updates": 300,
+        "meta_batch": 8,
+    },
     "augment": {"augment": {"horizontal_flip": True, "translation": 8}},
     "rotated": {"tasks": {"rotated": True}},
     "derts": {"strategy": {"name": "derts"}},

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from derts.errors import DertsError
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 
 # mallopt's names for what it sets (malloc.h), and bytes that stay free at the end of the heap
 TRIM_THRESHOLD, MMAP_MAX, MOST = -1, -4, 2**31 - 1
+CONTAINERS = (  # of either version: the limit, what is used, and how much of that can be given up
+    ("memory.max", "memory.current", "memory.stat"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+)
 
 
 @cache
@@ -53,6 +59,27 @@ def choose_device(hardware: HardwareConfig, option: str = "--hardware.device") -
             f"{option} {hardware.device} cannot be used here ({reason}): try auto or cpu"
         ) from None
     return device
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes of memory that are free on a device, for this process; None where nobody says."""
+    if device.type == "cuda":
+        import torch
+
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        free = 1024 * int(text.split("MemAvailable:")[1].split()[0])
+    except (OSError, IndexError, ValueError):
+        if not hasattr(os, "sysconf"):
+            return None
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for names in CONTAINERS:  # one is killed at its own limit
+        with suppress(OSError, ValueError, IndexError):
+            most, now, what = ((Path("/sys/fs/cgroup") / name).read_text() for name in names)
+            cached = int(what.split("inactive_file ")[-1].split()[0])
+            free = min(free, int(most) - int(now) + cached)
+    return max(free, 0)
 
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -19,6 +19,7 @@ from derts.tasks.pool import TaskPool
 FEATURE_BYTES = 1 << 30  # features held at once
 ON_GPU, ON_CPU = 3200, 32  # images per forward pass; a CPU wants them in its caches
 ROWS = 4096  # the same for rows of features
+MAML_ON_GPU, MAML_ON_CPU = 16, 4  # tasks of MAML at once, which has no embedding
 GPU_STEP = 800  # a GPU library tries its algorithms anew for each new number of images
 
 Named = tuple[Tensor, Tensor]
@@ -90,7 +91,8 @@ def task_features(
     whose features surely fit, where they are known: a GPU is then not asked for them.
     """
     if not learner.embeds:
-        for part in pool.split(min(tasks_at_once, 16)):
+        most = MAML_ON_GPU if learner.device.type == "cuda" else MAML_ON_CPU
+        for part in pool.split(min(tasks_at_once, most)):
             support, query = images.gather(part.support), images.gather(part.query)
             yield TaskFeatures(part, learner.features(support), learner.features(query))
         return

@@ -26,6 +26,7 @@ from derts.training.checkpoint import (
 )
 from derts.training.drawing import evaluation_tasks
 from derts.training.driver import Driver, Listen
+from derts.training.memory import check_memory
 from derts.training.result import Result
 from derts.training.run_folder import Run
 from derts.training.trainer import Tables, Trainer
@@ -164,8 +165,11 @@ def open_trainer(path: Path | str, tables: Tables | None = None, *, last: bool =
 def _checked_trainer(
     config: TrainConfig, tables: Tables | None, group: Group | None = None
 ) -> Trainer:
-    """A new Trainer; what the end of its run needs is tried here."""
-    trainer = Trainer(config, open_data(config.data) if tables is None else tables, group=group)
+    """A new Trainer; what the end of its run needs, and its memory, is looked at here."""
+    tables = open_data(config.data) if tables is None else tables
+    group = group or Group()
+    check_memory(config, tables, group.device or choose_device(config.hardware), group.size)
+    trainer = Trainer(config, tables, group=group)
     splits = [trainer.config.evaluation.split, *(["val"] if trainer.config.validate_every else [])]
     for split in splits:
         evaluation_tasks(trainer.config, trainer.split(split))

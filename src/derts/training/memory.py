@@ -1,0 +1,119 @@
+"""Memory: what a run needs, guessed before its first update, and settings that need less."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from derts.config import TrainConfig
+from derts.data.table import Table
+from derts.errors import DertsError
+from derts.hardware import free_memory
+from derts.learners.embedding import FEATURE_BYTES, MAML_ON_CPU, MAML_ON_GPU
+
+GIB = 2**30
+# per backbone: activations of an image at the peak of an update, in maps of the first block (its
+# width × the image's sides, float32), as counted by running one; parameters by the square of the
+# width; features by the width
+MAPS = {"cnn4": 4.0, "resnet12": 19.0}
+PARAMETERS = {"cnn4": 27, "resnet12": 1950}
+SECOND_ORDER = 2.4  # maps of a support image in an inner step of MAML over those of any other
+OWN_STATISTICS = 1.2  # maps more where each task is normalised by itself
+OF_PARAMETERS = 10  # gradients, Adam, what is kept for bad numbers, a checkpoint being written
+PROGRAM = {"cpu": 0.5 * GIB, "cuda": 0.7 * GIB}  # Python, torch and its libraries
+SCATTERED = {"cpu": 2.0, "cuda": 1.1}  # memory held over memory in use: 1.6 to 2.0 on a CPU
+
+
+def needed_memory(config: TrainConfig, shape: tuple[int, ...], device: str = "cpu") -> float:
+    """About how many bytes a run on images of a shape (height, width, channels) will hold.
+
+    0 where nothing is known about the backbone. Images themselves are not counted: they lie on
+    the disk, or are streamed.
+
+    >>> f"{needed_memory(TrainConfig(), (84, 84, 3)) / GIB:.0f} GiB"
+    '44 GiB'
+    """
+    backbone, width = config.model.backbone, config.model.width
+    if len(shape) != 3 or backbone not in MAPS:
+        return 0.0
+    kind = device if device in PROGRAM else "cpu"
+    tasks, steps = config.tasks, config.learner.inner_steps
+    support, query = tasks.way * tasks.shot, tasks.way * tasks.query
+    tested = support + tasks.way * config.evaluation.query
+    one_map, maps = 4.0 * width * shape[0] * shape[1], MAPS[backbone]
+    parameters = 4.0 * PARAMETERS[backbone] * width**2
+    program = PROGRAM[kind] + OF_PARAMETERS * parameters
+    half = 0.5 if config.hardware.precision == "bfloat16" else 1.0
+    if config.learner.name == "maml":
+        inner = 1.0 if config.learner.first_order else SECOND_ORDER * steps
+        per_task = maps * (support + query + inner * support) * one_map
+        update = config.meta_batch * (per_task + 2 * (steps + 1) * parameters)
+        at_once = min(MAML_ON_GPU if kind == "cuda" else MAML_ON_CPU, config.evaluation.tasks)
+        evaluation = at_once * maps * (1.3 * support + 0.65 * tested) * one_map
+        return program + 1.2 * SCATTERED[kind] * half * max(update, evaluation)
+    own = OWN_STATISTICS if config.model.batch_norm == "task" else 0.0
+    update = config.meta_batch * (maps + own) * (support + query) * one_map
+    features = 4.0 * width * (8 if backbone == "resnet12" else (shape[0] >> 4) * (shape[1] >> 4))
+    pools = 512 * max(support + query, tested) * features
+    if config.strategy.name != "random":
+        pool, images = config.strategy.pool, config.strategy.pool_images or FEATURE_BYTES
+        pools += min(images * features, FEATURE_BYTES) + min(4.0 * pool**2, 2 * GIB)
+        pools += 24.0 * pool * (support + query)
+    return program + SCATTERED[kind] * half * update + pools
+
+
+def check_memory(
+    config: TrainConfig, tables: Mapping[str, Table], device: torch.device, processes: int = 1
+) -> None:
+    """Refuse a run that will not fit into what is free, and name settings that do."""
+    free = free_memory(device)
+    if free is None or "train" not in tables:
+        return
+    shape, held = tables["train"].item_shape, tables["train"].items.nbytes
+    if config.tasks.rotated:
+        free -= 4 * held
+    elif device.type == "cuda" and held < free / 2:  # larger ones are streamed
+        free -= held
+    share = replace(config, meta_batch=-(-config.meta_batch // processes))
+    if (needed := needed_memory(share, shape, device.type)) <= free:
+        return
+    fits = settings_that_fit(share, shape, device.type, free)
+    if fits is None:
+        fix = "free some, or prepare smaller images with derts data prepare --size"
+    else:
+        changed = {
+            "--meta-batch": (fits.meta_batch * processes, share.meta_batch * processes),
+            "--model.width": (fits.model.width, config.model.width),
+            "--strategy.pool": (fits.strategy.pool, config.strategy.pool),
+        }
+        words = [f"{name} {new}" for name, (new, old) in changed.items() if new != old]
+        fix = f"try {' '.join(words)}" + (", or --preset laptop" if device.type == "cpu" else "")
+    raise DertsError(
+        f"training needs about {needed / GIB:,.1f} GiB of memory on {device}, and "
+        f"{free / GIB:,.1f} are free: {fix}"
+    )
+
+
+def settings_that_fit(
+    config: TrainConfig, shape: tuple[int, ...], device: str, free: float
+) -> TrainConfig | None:
+    """The config with tasks per update, width or pool halved until it fits; None: it never does."""
+    while needed_memory(config, shape, device) > free:
+        model, strategy = config.model, config.strategy
+        smaller = []
+        if config.meta_batch > 1:
+            smaller.append(replace(config, meta_batch=config.meta_batch // 2))
+        if model.width > 8:
+            smaller.append(replace(config, model=replace(model, width=model.width // 2)))
+        if strategy.pool > 100 and strategy.name != "random":
+            smaller.append(replace(config, strategy=replace(strategy, pool=strategy.pool // 2)))
+        if not smaller:
+            return None
+        if config.meta_batch <= 4:  # fewer tasks make a poor gradient
+            smaller.reverse()
+        needs = [needed_memory(one, shape, device) for one in smaller]
+        least = min(needs)
+        config = next(c for c, need in zip(smaller, needs, strict=True) if need <= 1.1 * least)
+    return config
