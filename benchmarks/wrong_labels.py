@@ -37,7 +37,7 @@ from derts.config_file import PRESETS, Values, apply_presets, with_values
 from derts.data import ImageTable, open_data
 from derts.files import write_atomically
 from derts.labels.cleaning import LabelChange, changes_by_trust
-from derts.labels.judged import JudgedImages, judge_images
+from derts.labels.judged import JudgedItems, judge_items
 from derts.labels.known_errors import confusion_matrix, corrupt_labels, score_detection
 from derts.provenance import code_version, machine
 from derts.statistics import Estimate, over_seeds, paired_difference
@@ -127,7 +127,7 @@ class Experiment:
         if {"random", "cleaned", "cleanlab"} & set(missing):
             self.rows = [row for row in self.rows if row is not self.find(cell, "random")]
             judge = self.train(cell, "random", wrong)
-            judged = judge_images(judge.learner, {"train": wrong})
+            judged = judge_items(judge.learner, {"train": wrong})
         for variant in missing:
             if variant == "random":
                 continue
@@ -140,7 +140,7 @@ class Experiment:
                 self.train(cell, variant, images)
 
     def cleaned(
-        self, cell: Row, variant: str, judged: JudgedImages, true: Tensor
+        self, cell: Row, variant: str, judged: JudgedItems, true: Tensor
     ) -> ImageTable | None:
         """The training images as a way to find wrong labels leaves them; it is scored, too."""
         images = judged.tables["train"]

@@ -9,12 +9,12 @@ from torch import Tensor
 from derts.data import ImageTable
 from derts.errors import DertsError
 from derts.labels.cleaning import changes_by_trust
-from derts.labels.judged import JudgedImages
+from derts.labels.judged import JudgedItems
 from derts.labels.known_errors import confusion_matrix, corrupt_labels, score_detection
 from derts.labels.trust import Trust
 
 
-def judged(given: Tensor, right: Tensor, suggestion: Tensor, sure: Tensor) -> JudgedImages:
+def judged(given: Tensor, right: Tensor, suggestion: Tensor, sure: Tensor) -> JudgedItems:
     """Images of classes a, b, c for training and d for tests, of which none is given."""
     count = len(given)
     pixels = torch.zeros(count, 2, 2, 1, dtype=torch.uint8)
@@ -26,7 +26,7 @@ def judged(given: Tensor, right: Tensor, suggestion: Tensor, sure: Tensor) -> Ju
         right, given, suggestion, sure, torch.ones(count), torch.eye(4), ("a", "b", "c", "d")
     )
     paths = [str(number) for number in range(count)]
-    return JudgedImages(tables, paths, torch.zeros(count, 2), trust, torch.device("cpu"))
+    return JudgedItems(tables, paths, torch.zeros(count, 2), trust, torch.device("cpu"))
 
 
 def test_rules() -> None:

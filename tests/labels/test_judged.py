@@ -13,7 +13,7 @@ import torch
 from derts.cli import run
 from derts.config import LearnerConfig, ModelConfig
 from derts.data import ImageTable, item_names, open_store, prepare, verify_store
-from derts.labels.judged import image_features
+from derts.labels.judged import item_features
 from derts.learners import build_learner
 
 SMALL = [
@@ -179,11 +179,11 @@ def test_features_are_in_the_order_of_the_table(name: str, letters: dict[str, Im
         way=3,
         item_shape=images.item_shape,
     )
-    features = image_features(learner, images)
+    features = item_features(learner, images)
     assert features.shape == (len(images), int(learner.backbone.dim))  # type: ignore[arg-type]
     twice = replace(images, images=images.images.repeat(2, 1, 1, 1), labels=images.labels.repeat(2))
     if name != "maml":  # which normalises a batch by itself
-        again = image_features(learner, twice)
+        again = item_features(learner, twice)
         assert torch.allclose(again[: len(images)], features, atol=1e-4)
         assert torch.allclose(again[len(images) :], features, atol=1e-4)
 

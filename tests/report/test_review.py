@@ -10,7 +10,7 @@ import torch
 
 from derts.data import ImageTable
 from derts.labels.cleaning import LabelChange, read_review
-from derts.labels.judged import JudgedImages
+from derts.labels.judged import JudgedItems
 from derts.labels.trust import Trust
 from derts.report.review import review_page, suspects
 from tests.report.browser import Browser, browser, missing
@@ -19,7 +19,7 @@ NAMES = ("cat", 'dog, "big"', "</script><b id='bad'>fox</b>", "=owl")
 with_browser = pytest.mark.skipif(bool(missing()), reason=missing() or "a browser is here")
 
 
-def judged(count: int, names: tuple[str, ...] = NAMES) -> JudgedImages:
+def judged(count: int, names: tuple[str, ...] = NAMES) -> JudgedItems:
     """Images that all look as the class after their own."""
     random = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (count, 16, 16, 3), dtype=torch.uint8, generator=random)
@@ -30,7 +30,7 @@ def judged(count: int, names: tuple[str, ...] = NAMES) -> JudgedImages:
     trust = Trust(right, given, (given + 1) % len(names), sure, torch.ones(count), wrong, names)
     paths = [f"{names[k]}/{n}, <i>.png" for n, k in enumerate(given.tolist())]
     features = torch.zeros(count, 2)
-    return JudgedImages({"train": table}, paths, features, trust, torch.device("cpu"))
+    return JudgedItems({"train": table}, paths, features, trust, torch.device("cpu"))
 
 
 def test_suspects_are_those_more_likely_wrong_and_names_are_no_markup() -> None:

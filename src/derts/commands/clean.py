@@ -23,10 +23,13 @@ Validation and test are left as they are: dropping what a model finds hard would
 --apply takes what you decided on the page of derts inspect, and nothing else. With --mix, --drop or
 --relabel beside it the other images are cleaned, too, by trust computed anew from your decisions.
 
+With --features it needs no run: derts clean --features FILE DEST.
+
 Examples:
   derts clean runs/first my-store-clean
   derts clean runs/first my-store-clean --apply review.csv
   derts clean runs/first my-store-clean --apply review.csv --mix
+  derts clean --features my-features my-features-clean
 """
 CORRUPT = """Write a store with known wrong labels in its training split, to try what finds them.
 
@@ -46,8 +49,12 @@ class CleanOptions:
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A folder that derts train wrote."""
-    destination: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DEST")]
+    destination: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="DEST")] = None
     """Folder to write."""
+    features: Annotated[Path | None, unset("FILE")] = None
+    """No run: a .npz, .npy or .parquet file of features, or a store of features."""
+    labels: Annotated[Path | None, unset("FILE")] = None
+    """A CSV with the labels of an .npy (default: labels.csv beside it)."""
     mix: bool = False
     """Relabel what is sure, drop the rest that looks wrong (the default without --apply)."""
     drop: bool = False
@@ -89,13 +96,19 @@ class CorruptOptions:
 def clean(arguments: Sequence[str]) -> None:
     """Parse, judge, decide, write."""
     options = parse(CleanOptions, arguments, "clean", CLEAN)
+    run: Path | None = options.run
+    destination = options.destination
+    if options.features is not None and destination is None:
+        run, destination = None, options.run
+    if destination is None:
+        raise DertsError("give DEST, the folder to write, behind RUN")
     rules = [name for name in ("mix", "drop", "relabel") if getattr(options, name)]
     if len(rules) > 1:
         raise DertsError(f"--{rules[0]} and --{rules[1]} exclude each other: choose one")
     if not 0 < options.precision <= 1:
         raise DertsError(f"precision is {options.precision}: give a probability, such as 0.95")
 
-    from derts.commands.inspect import judge_run
+    from derts.commands.inspect import judge_data
     from derts.data.store_writing import check_destination
     from derts.files import csv_bytes
     from derts.labels.cleaning import (
@@ -108,10 +121,10 @@ def clean(arguments: Sequence[str]) -> None:
     )
     from derts.labels.judged import chosen_splits
 
-    check_destination(options.destination, overwrite=options.overwrite)
-    judged, data = judge_run(options, None)
-    if options.destination.resolve() == Path(data).resolve():
-        raise DertsError(f"{options.destination} is the source itself: choose another destination")
+    check_destination(destination, overwrite=options.overwrite)
+    judged, data = judge_data(options, run, None)
+    if destination.resolve() == Path(data).resolve():
+        raise DertsError(f"{destination} is the source itself: choose another destination")
     splits = judged.tables
     if options.split != "all":
         splits = chosen_splits(splits, options.split)
@@ -127,7 +140,7 @@ def clean(arguments: Sequence[str]) -> None:
     made = write_cleaned(
         judged,
         changes,
-        options.destination,
+        destination,
         data,
         overwrite=options.overwrite,
         beside={"changes.csv": listed},
@@ -136,9 +149,9 @@ def clean(arguments: Sequence[str]) -> None:
     print("\n".join(made.lines()))
     print_rows(
         [
-            ("relabelled", f"{relabelled:,} of {len(judged):,} images"),
+            ("relabelled", f"{relabelled:,} of {len(judged):,} {judged.noun}s"),
             ("dropped", f"{len(changes) - relabelled:,}"),
-            ("changes", str(options.destination / "changes.csv")),
+            ("changes", str(destination / "changes.csv")),
         ]
     )
 
@@ -158,4 +171,4 @@ def corrupt(arguments: Sequence[str]) -> None:
     made = corrupt_store(tables, options.store, options.destination, given)
     wrong = int((given != images.labels).sum())
     print("\n".join(made.lines()))
-    print(f"wrong labels: {wrong:,} of {len(images):,} training images")
+    print(f"wrong labels: {wrong:,} of {len(images):,} training {images.noun}s")

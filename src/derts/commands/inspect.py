@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from derts.commands.parse import parse, print_rows, print_table, unset
+from derts.errors import DertsError
 
 if TYPE_CHECKING:
     from derts.commands.clean import CleanOptions
-    from derts.labels.judged import JudgedImages
+    from derts.labels.judged import JudgedItems
 
 DESCRIPTION = """Which labels look wrong? For somebody who cleans a data set.
 
@@ -22,10 +23,14 @@ all classes of all splits. Writes into RUN/inspect, the least trusted first: ima
 images.png (the first hundred), classes.csv, and review.html, a page on which you decide image by
 image, with one key each. derts clean takes what it saves.
 
+--features takes a matrix of features with labels, or a store of features, and needs no run. It
+writes rows.csv instead of images, into inspect.
+
 Examples:
   derts inspect runs/first
   derts inspect runs/first --split val --out suspects
   derts inspect runs/first --score
+  derts inspect --features features.npz
 """
 FIRST = 100  # images that are drawn
 OVERFIT = 0.002  # share of wrong labels below which the model has probably overfitted
@@ -35,8 +40,12 @@ OVERFIT = 0.002  # share of wrong labels below which the model has probably over
 class InspectOptions:
     """Options of `derts inspect`."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """A folder that derts train wrote."""
+    features: Annotated[Path | None, unset("FILE")] = None
+    """No run: a .npz, .npy or .parquet file of features, or a store of features."""
+    labels: Annotated[Path | None, unset("FILE")] = None
+    """A CSV with the labels of an .npy (default: labels.csv beside it)."""
     split: Annotated[str | None, unset("SPLIT")] = None
     """Look at this split alone (default: all of them)."""
     most: int = 1000
@@ -61,20 +70,22 @@ def inspect(arguments: Sequence[str]) -> None:
     from derts.labels.known_errors import score_judged
     from derts.report.review import review_page, suspects
 
-    judged, data = judge_run(options, options.split)
-    trust = judged.trust
-    out = options.out or options.run / (
+    judged, data = judge_data(options, options.run, options.split)
+    trust, noun = judged.trust, judged.noun
+    out = options.out or (options.run or Path()) / (
         "inspect" if options.split is None else f"inspect-{options.split}"
     )
     out.mkdir(parents=True, exist_ok=True)
-    rows = [("class", "confused with", "images", "look wrong")]
+    rows = [("class", "confused with", f"{noun}s", "look wrong")]
     rows += [
         (name, other, str(count), f"{100 * share:.1f}%")
         for name, other, count, share in judged.class_rows()
     ]
-    write_atomically(out / "images.csv", csv_bytes(_image_rows(judged)))
+    listed, sheet = out / f"{noun}s.csv", out / "images.png"
+    write_atomically(listed, csv_bytes(_image_rows(judged)))
     write_atomically(out / "classes.csv", csv_bytes(rows))
-    _draw_suspects(judged, out / "images.png")
+    if noun == "image":
+        _draw_suspects(judged, sheet)
     reviewed = suspects(judged, options.most)
     write_atomically(out / "review.html", review_page(judged, reviewed).encode())
     print_table(rows[:11])
@@ -90,33 +101,59 @@ def inspect(arguments: Sequence[str]) -> None:
         )
     print_rows(
         [
-            ("images", f"{out / 'images.csv'}, {out / 'images.png'}"),
+            (f"{noun}s", f"{listed}, {sheet}" if noun == "image" else str(listed)),
             ("classes", str(out / "classes.csv")),
-            ("review", f"{out / 'review.html'} ({len(reviewed):,} images)"),
+            ("review", f"{out / 'review.html'} ({len(reviewed):,} {noun}s)"),
         ]
     )
 
 
-def judge_run(
-    options: InspectOptions | CleanOptions, split: str | None
-) -> tuple[JudgedImages, str]:
-    """The images of a run's data, judged by its model, and where the data is."""
+def judge_data(
+    options: InspectOptions | CleanOptions, run: Path | None, split: str | None
+) -> tuple[JudgedItems, str]:
+    """A run's data judged by its model, or features as they are; and where the data is."""
     from derts.data import open_data
-    from derts.labels.judged import chosen_splits, judge_images
+    from derts.labels.judged import chosen_splits, judge_items
     from derts.progress import progress
     from derts.training.run import open_trainer
     from derts.training.run_folder import Run
 
-    data = Run.open(options.run).data(options.data, options.data_changed)
+    if (run is None) == (options.features is None):
+        raise DertsError("give either a run or --features FILE: one of them says what to look at")
+    if run is None:
+        return _judge_features(options, split)
+    data = Run.open(run).data(options.data, options.data_changed)
     tables = open_data(data)
     chosen = chosen_splits(tables, split)
-    trainer = open_trainer(options.run, tables)
+    trainer = open_trainer(run, tables)
     count = sum(len(table) for table in chosen.values())
     with progress("inspecting", count, "images", quiet=options.quiet) as advance:
-        return judge_images(trainer.learner, chosen, data, advance), data
+        return judge_items(trainer.learner, chosen, data, advance), data
 
 
-def _image_rows(judged: JudgedImages) -> list[tuple[str, ...]]:
+def _judge_features(
+    options: InspectOptions | CleanOptions, split: str | None
+) -> tuple[JudgedItems, str]:
+    from derts.data import describe_store, open_store, read_matrix
+    from derts.labels.judged import chosen_splits, judge_items
+    from derts.progress import progress, silent
+
+    source = options.features
+    assert source is not None
+    if not source.is_dir():
+        matrix = read_matrix(source, options.labels)
+        for note in matrix.check(silent if options.quiet else progress):
+            print(note)
+        names = [matrix.name(row) for row in range(len(matrix))]
+        tables = chosen_splits({"train": matrix.table()}, split)
+        return judge_items(None, tables, paths=names), str(source)
+    if describe_store(source).kind != "features":
+        fix = "train a model and give its run, or embed the store with derts data embed"
+        raise DertsError(f"{source} is a store of images: {fix}")
+    return judge_items(None, chosen_splits(open_store(source), split), str(source)), str(source)
+
+
+def _image_rows(judged: JudgedItems) -> list[tuple[str, ...]]:
     trust, places = judged.trust, judged.places
     rows: list[tuple[str, ...]] = [
         ("path", "split", "class", "suggestion", "label is right", "suggestion is right")
@@ -130,7 +167,7 @@ def _image_rows(judged: JudgedImages) -> list[tuple[str, ...]]:
     return rows
 
 
-def _draw_suspects(judged: JudgedImages, path: Path) -> None:
+def _draw_suspects(judged: JudgedItems, path: Path) -> None:
     from derts.report.pictures import draw_sheet, to_picture
 
     trust = judged.trust
@@ -140,5 +177,5 @@ def _draw_suspects(judged: JudgedImages, path: Path) -> None:
         f"→ {trust.classes[int(trust.suggestion[image])]}"
         for image in shown
     ]
-    pictures = [to_picture(pixels) for pixels in judged.pixels(shown)]
+    pictures = [to_picture(pixels) for pixels in judged.items(shown)]
     draw_sheet(pictures, captions, path, "Least trusted first: image, its class, the suggestion")

@@ -15,7 +15,7 @@ from derts.data.store import StoreDescription
 from derts.data.store_writing import SplitContent, write_store
 from derts.errors import DertsError
 from derts.files import read_csv
-from derts.labels.judged import JudgedImages, judge
+from derts.labels.judged import JudgedItems, judge
 from derts.labels.trust import Trust
 
 FEWEST = 20  # images that a class keeps, if it has them
@@ -32,7 +32,7 @@ class LabelChange:
 
 
 def changes_by_trust(
-    judged: JudgedImages,
+    judged: JudgedItems,
     rule: CleaningRule = "mix",
     precision: float = 0.95,
     splits: Collection[str] = ("train",),
@@ -89,7 +89,7 @@ def _keep_enough(to: dict[int, int | None], trust: Trust) -> None:
                 waiting.append(new)
 
 
-def read_review(path: Path, judged: JudgedImages) -> dict[int, LabelChange | None]:
+def read_review(path: Path, judged: JudgedItems) -> dict[int, LabelChange | None]:
     """What a person decided (review.csv), by image; None: the label is right."""
     place_of = {
         (split, name): image
@@ -120,7 +120,7 @@ def read_review(path: Path, judged: JudgedImages) -> dict[int, LabelChange | Non
 
 
 def after_review(
-    judged: JudgedImages,
+    judged: JudgedItems,
     decided: Mapping[int, LabelChange | None],
     rule: CleaningRule,
     precision: float = 0.95,
@@ -151,7 +151,7 @@ def after_review(
     return changes_by_trust(replace(judged, trust=trust), rule, precision, splits)
 
 
-def change_rows(judged: JudgedImages, changes: Sequence[LabelChange]) -> list[tuple[str, ...]]:
+def change_rows(judged: JudgedItems, changes: Sequence[LabelChange]) -> list[tuple[str, ...]]:
     """The changes as rows of a CSV, with a heading."""
     places, trust = judged.places, judged.trust
     rows: list[tuple[str, ...]] = [
@@ -168,7 +168,7 @@ def change_rows(judged: JudgedImages, changes: Sequence[LabelChange]) -> list[tu
 
 
 def write_cleaned(
-    judged: JudgedImages,
+    judged: JudgedItems,
     changes: Sequence[LabelChange],
     destination: Path,
     origin: str,
@@ -212,7 +212,7 @@ def write_cleaned(
     return write_store(contents, destination, about, overwrite=overwrite, beside=beside)
 
 
-def _blocks(judged: JudgedImages, images: Sequence[int]) -> Iterator[Tensor]:
-    """The pixels of images, a few hundred at once."""
+def _blocks(judged: JudgedItems, images: Sequence[int]) -> Iterator[Tensor]:
+    """The items of these numbers, a few hundred at once."""
     for start in range(0, len(images), 512):
-        yield torch.stack(judged.pixels(images[start : start + 512]))
+        yield torch.stack(judged.items(images[start : start + 512]))

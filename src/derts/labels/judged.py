@@ -1,4 +1,4 @@
-"""The images of a data set, embedded by a trained model, and the trust in their labels."""
+"""The items of a data set, embedded by a model or features already; trust in their labels."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ ON_DEVICE = 4 * 2**30  # bytes of features that are judged where the learner is
 
 
 @dataclass(frozen=True, eq=False)
-class JudgedImages:
-    """The n images of some splits in one list, split after split.
+class JudgedItems:
+    """The n items of some splits in one list, split after split.
 
     A class that two splits have by the same name is one class.
 
@@ -52,10 +52,15 @@ class JudgedImages:
         """n times the split and the number in it."""
         return [(name, place) for name, table in self.tables.items() for place in range(len(table))]
 
-    def pixels(self, images: Sequence[int]) -> list[Tensor]:
-        """uint8 [height, width, channels] of each of these images, on the CPU."""
+    @property
+    def noun(self) -> str:
+        """What an item is called."""
+        return next((table.noun for table in self.tables.values()), "image")
+
+    def items(self, numbers: Sequence[int]) -> list[Tensor]:
+        """Each of these items, on the CPU: uint8 [height, width, channels], or features [d]."""
         places = self.places
-        found = [(self.tables[places[image][0]], places[image][1]) for image in images]
+        found = [(self.tables[places[number][0]], places[number][1]) for number in numbers]
         return [table.gather(torch.tensor([place]))[0].cpu() for table, place in found]
 
     def typical(self, class_number: int, most: int) -> list[int]:
@@ -81,27 +86,31 @@ class JudgedImages:
         return sorted(found, key=lambda row: -row[3])
 
 
-def judge_images(
-    learner: Learner[Any],
+def judge_items(
+    learner: Learner[Any] | None,
     tables: Mapping[str, Table],
     data: str | None = None,
     advance: Advance = lambda count=1, note=None: None,
-) -> JudgedImages:
-    """Embed every image once, and judge all labels of all classes of all splits together.
+    paths: Sequence[str] | None = None,
+) -> JudgedItems:
+    """Embed every item once, and judge all labels of all classes of all splits together.
 
-    data  the store that the tables are of, which knows the names of files
+    learner  None: the items are features and are judged as they are
+    data     the store that the tables are of, which knows the names of items
+    paths    those names, where they are known already
     """
     names = tuple(dict.fromkeys(name for table in tables.values() for name in table.class_names))
     numbers = {name: number for number, name in enumerate(names)}
-    labels, paths, features = [], [], []
+    labels, features, found = [], [], []
     for split, table in tables.items():
         of_class = torch.tensor([numbers[name] for name in table.class_names], dtype=torch.long)
         labels.append(of_class[table.labels])
-        paths += image_paths(table, split, data)
-        features.append(image_features(learner, table, advance))
-    rows, device = torch.cat(features), learner.device
+        found += item_paths(table, split, data)
+        features.append(item_features(learner, table, advance) if learner else table.items)
+    rows = torch.cat(features)
+    device = learner.device if learner else rows.device
     trust = judge(rows, torch.cat(labels), names, device)
-    return JudgedImages(tables, paths, rows, trust, device)
+    return JudgedItems(tables, paths or found, rows, trust, device)
 
 
 def judge(rows: Tensor, labels: Tensor, names: Sequence[str], device: torch.device) -> Trust:
@@ -110,8 +119,8 @@ def judge(rows: Tensor, labels: Tensor, names: Sequence[str], device: torch.devi
     return label_trust(near, labels, classes=names)
 
 
-def image_paths(table: Table, split: str, data: str | None) -> list[str]:
-    """The files that a split's images were, else split/class/number."""
+def item_paths(table: Table, split: str, data: str | None) -> list[str]:
+    """The names of a split's items (the files that images were), else split/class/number."""
     found = None if data is None else item_names(data, split)
     if found is not None and len(set(found)) == len(found) == len(table):
         return found
@@ -128,12 +137,12 @@ def chosen_splits(tables: Mapping[str, Table], split: str | None) -> Mapping[str
     return {split: tables[split]}
 
 
-def image_features(
+def item_features(
     learner: Learner[Any],
     images: Table,
     advance: Advance = lambda count=1, note=None: None,
 ) -> Tensor:
-    """Features float32 [n, dim] of all images of a table, on the CPU."""
+    """Features float32 [n, dim] of all items of a table, on the CPU."""
     # in random order: MAML normalises a batch by itself, and a batch of one class would lose it
     order = torch.randperm(len(images), generator=generator((0, "inspection")))
     found: list[Tensor] = []

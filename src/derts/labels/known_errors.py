@@ -17,7 +17,7 @@ from derts.data.store_writing import SplitContent, write_store
 from derts.data.table import Table
 from derts.errors import DertsError
 from derts.files import read_csv
-from derts.labels.judged import JudgedImages
+from derts.labels.judged import JudgedItems
 from derts.tasks.randomness import generator
 
 TRUE_LABELS = "true_labels.npy"
@@ -179,7 +179,7 @@ def score_detection(right: Tensor, wrong: Tensor) -> DetectionScore:
     )
 
 
-def score_judged(judged: JudgedImages, data: str) -> DetectionScore:
+def score_judged(judged: JudgedItems, data: str) -> DetectionScore:
     """The score of judged images of a corrupted store, among its training images."""
     if "train" not in judged.tables:
         raise DertsError("only the training split has true labels: leave out --split")
