@@ -94,6 +94,19 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name}: no {target}"
 
 
+NAMED = re.compile(
+    r"(?<![:\w/])(?:src/derts|tests|benchmarks|research|docs|selection|labels)/[\w/-]+\.(?:py|md)\b"
+)
+
+
+def test_files_that_pages_and_docstrings_name_are_there() -> None:
+    pages = [page for page in PAGES if page.name not in HISTORY]
+    for file in [*pages, *(ROOT / "src").rglob("*.py")]:
+        for name in NAMED.findall(file.read_text(encoding="utf-8")):
+            found = (ROOT / name).exists() or (ROOT / "src" / "derts" / name).exists()
+            assert found, f"{file.name} names {name}, which is not there"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "page", ["docs/own-data.md", "docs/wrong-labels.md", "README.md", "docs/index.md"]
