@@ -20,7 +20,8 @@ from derts.cli import run
 from derts.config import LearnerConfig, ModelConfig, TaskConfig, TrainConfig
 from derts.data import ImageTable, glyphs, save_table
 from derts.errors import DertsError
-from derts.predict import FewShotModel, Prediction, load_model
+from derts.model_files import load_model
+from derts.predict import FewShotModel, Prediction
 from derts.progress import Advance
 from derts.training.checkpoint import checkpoint_files, load_checkpoint, save_checkpoint
 from derts.training.run import open_trainer

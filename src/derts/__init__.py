@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from derts.labels import Trust, label_trust
     from derts.learners import ANIL, MAML, Learner, ProtoNet, build_learner
     from derts.learners.wrapped import OwnLearner
-    from derts.predict import FewShotModel, load_model
+    from derts.model_files import load_model
+    from derts.predict import FewShotModel
     from derts.selection import Strategy
     from derts.tasks import SwapNoise, TaskNoise, TaskPool
     from derts.training import Trainer, train
@@ -53,7 +54,8 @@ _HOMES = {
         "labels": "Trust label_trust",
         "learners": "ANIL MAML Learner ProtoNet build_learner",
         "learners.wrapped": "OwnLearner",
-        "predict": "FewShotModel load_model",
+        "model_files": "load_model",
+        "predict": "FewShotModel",
         "selection": "Strategy",
         "tasks": "SwapNoise TaskNoise TaskPool",
         "training": "Trainer train",

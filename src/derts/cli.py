@@ -18,6 +18,7 @@ from derts.hardware import keep_freed_memory
 COMMANDS = {
     "demo": ("derts.commands.demo:demo", "random against derts on built-in, mislabelled tasks"),
     "data prepare": ("derts.commands.data:prepare", "decode a data set once into a store"),
+    "data embed": ("derts.commands.data:embed", "features of a store by a pretrained backbone"),
     "data info": ("derts.commands.data:info", "show what a store holds"),
     "data verify": ("derts.commands.data:verify", "check a store against its checksums"),
     "data corrupt": ("derts.commands.clean:corrupt", "a store with known wrong labels"),

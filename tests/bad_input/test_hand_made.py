@@ -31,7 +31,7 @@ from derts.data.safe_pickle import load_pickle
 from derts.data.store import item_names
 from derts.errors import DertsError
 from derts.facility_location import Selection
-from derts.predict import load_model
+from derts.model_files import load_model
 from derts.tasks import TaskPool
 from derts.training.checkpoint import MAGIC, load_checkpoint
 from derts.training.run_folder import Run

@@ -22,7 +22,7 @@ def images(size: int = 32, channels: int = 3) -> ImageTable:
 
 
 def embedding(backbone: str, kernels: bool = True) -> FastEmbedding:
-    model = ModelConfig(backbone, width=16)  # type: ignore[arg-type]
+    model = ModelConfig(backbone, width=16)
     learner = build_learner(LearnerConfig("protonet"), model, way=5, item_shape=(32, 32, 3))
     made = FastEmbedding(learner.backbone, torch.device("cpu"))
     made.kernels = kernels

@@ -28,7 +28,7 @@ def test_resnet12_has_twelve_convolutions_on_its_longest_path() -> None:
 @pytest.mark.parametrize("name", ["cnn4", "resnet12"])
 def test_images_too_small_are_refused(name: str) -> None:
     with pytest.raises(DertsError, match="larger --size"):
-        build_backbone(ModelConfig(backbone=name), (8, 8, 3))  # type: ignore[arg-type]
+        build_backbone(ModelConfig(backbone=name), (8, 8, 3))
 
 
 def test_batch_norm_equals_torchs_in_its_plain_form() -> None:

@@ -16,7 +16,7 @@ from derts.config import TrainConfig
 from derts.data import ImageTable
 from derts.errors import DertsError
 from derts.files import LOCK, locked
-from derts.predict import load_model
+from derts.model_files import load_model
 from derts.training import Trainer, resume, train
 from derts.training.checkpoint import checkpoint_files, load_checkpoint
 from derts.training.run import open_trainer, stop_requests

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import tyro
 
 from derts.commands.parse import parse, without_colours
-from derts.config import TrainConfig
+from derts.config import BACKBONES, TrainConfig
 from derts.config_file import PRESETS, annotations_of
 
 ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n"
@@ -92,6 +92,7 @@ def option_values(kind: Any = TrainConfig, path: str = "--") -> dict[str, list[s
             found[option] = list(get_args(hint))
     if path == "--":
         found |= {"--preset": list(PRESETS), "--engine": ["greedy", "lazy", "stochastic"]}
+        found["--model.backbone"] = [*BACKBONES, "efficientnet-lite0"]
         found["--split"] = found["--evaluation.split"] = ["train", "val", "test"]
         found["--noise"] = ["symmetric", "pair"]
     return found

@@ -1,4 +1,4 @@
-"""derts data prepare, info, verify"""
+"""derts data prepare, embed, info, verify"""
 
 from __future__ import annotations
 
@@ -68,6 +68,37 @@ class PrepareOptions:
 
 
 @dataclass(frozen=True)
+class EmbedOptions:
+    """Embed a store's images once by a pretrained backbone, and write a store of features.
+
+    DEST goes wherever a store goes. derts train --data DEST --model.backbone linear trains a head
+    on it in seconds; derts predict then takes photos, as the store remembers what embedded it.
+
+    Examples:
+      derts data prepare my-photos my-store --size 224
+      derts data embed my-store my-features --model.backbone efficientnet-lite0
+      derts data embed my-store my-features --model.backbone timm:resnet18 --model.weights r18.pth
+    """
+
+    store: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STORE")]
+    """A folder that derts data prepare wrote."""
+    destination: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DEST")]
+    """Folder to write."""
+    backbone: Annotated[str, tyro.conf.arg(name="model.backbone", metavar="NAME")] = (
+        "efficientnet-lite0"
+    )
+    """efficientnet-lite0 or timm:NAME."""
+    weights: Annotated[str, tyro.conf.arg(name="model.weights", metavar="FILE")] = ""
+    """timm:NAME: a safetensors file or state dict, or download: timm's own."""
+    device: Annotated[str, tyro.conf.arg(name="hardware.device")] = "auto"
+    """auto, cpu, cuda, …"""
+    overwrite: bool = False
+    """Replace a store that is already there."""
+    quiet: bool = False
+    """No progress, just the result."""
+
+
+@dataclass(frozen=True)
 class StoreOptions:
     """The one argument of `derts data info` and `derts data verify`."""
 
@@ -99,6 +130,19 @@ def prepare(arguments: Sequence[str]) -> None:
     _show(options.destination)
     for note in notes:
         print(printable(note))
+
+
+def embed(arguments: Sequence[str]) -> None:
+    """Parse, embed, print."""
+    options = parse(EmbedOptions, arguments, "data embed")
+
+    from derts.embed import embed_store
+    from derts.progress import progress, silent
+
+    values = asdict(options)
+    shown = silent if values.pop("quiet") else progress
+    embed_store(values.pop("store"), **values, progress=shown)
+    _show(options.destination)
 
 
 def info(arguments: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from derts.commands.parse import parse, print_rows
+from derts.commands.parse import parse, print_rows, unset
 from derts.errors import DertsError, printable
 
 
@@ -18,16 +18,19 @@ class PredictOptions:
     """Label images by a few examples of classes that the model has never seen.
 
     SUPPORT holds a folder per class with a few images each; QUERY holds unlabelled images. MODEL is
-    a folder that derts train wrote, or a file that derts export wrote. ProtoNet takes any number of
-    classes, ANIL and MAML as many as they were trained for; all take any number of images of each.
+    a folder that derts train wrote, a file that derts export wrote, or a pretrained backbone, which
+    needs no training: efficientnet-lite0 or timm:NAME (derts[pretrained]). ProtoNet and pretrained
+    backbones take any number of classes, ANIL and MAML as many as they were trained for; all take
+    any number of images of each.
 
     Examples:
+      derts predict efficientnet-lite0 --support my-examples --query inbox
       derts predict runs/first --support my-examples --query inbox
       derts predict model.safetensors --support my-examples --query inbox --out labels.csv
     """
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """A run folder, or an exported model."""
+    """A run folder, an exported model, or a pretrained backbone."""
     support: Path
     """A folder with a folder of images per class."""
     query: Path
@@ -40,6 +43,8 @@ class PredictOptions:
     """No progress, just the result."""
     overwrite: bool = False
     """Replace a table or a sheet that is already there."""
+    weights: Annotated[str, tyro.conf.arg(name="model.weights", metavar="FILE")] = ""
+    """timm:NAME: a safetensors file or state dict, or download: timm's own."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +54,23 @@ class ExportOptions:
     The safetensors file holds weights and card and runs no code when it is loaded; the card lies
     beside it as JSON. derts predict and derts.load_model take the file as they take a run folder.
 
+    An .onnx file holds backbone and prototypes of the classes of --support, for use without derts
+    (derts[onnx]): pixels uint8 [n, size, size, channels] in, probabilities [n, classes] out.
+
     Examples:
       derts export runs/first model.safetensors
+      derts export runs/first birds.onnx --support my-examples
+      derts export efficientnet-lite0 birds.onnx --support my-examples
     """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """A folder that derts train wrote."""
+    """A folder that derts train wrote, or a pretrained backbone."""
     file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-    """The file to write, ending in .safetensors."""
+    """The file to write, ending in .safetensors or .onnx."""
+    support: Annotated[Path | None, unset("FOLDER")] = None
+    """.onnx: a folder with a folder of images per class."""
+    weights: Annotated[str, tyro.conf.arg(name="model.weights", metavar="FILE")] = ""
+    """timm:NAME: a safetensors file or state dict, or download: timm's own."""
 
 
 def predict(arguments: Sequence[str]) -> None:
@@ -71,11 +85,12 @@ def predict(arguments: Sequence[str]) -> None:
 
     from derts.data.folders import count_unread, unread_note
     from derts.files import csv_bytes, write_atomically
-    from derts.predict import LeftOut, load_model
+    from derts.model_files import load_model
+    from derts.predict import LeftOut
     from derts.progress import progress, silent
     from derts.report.pictures import SHEET_PICTURES, draw_sheet, to_picture
 
-    model = load_model(options.model)
+    model = load_model(options.model, options.weights)
     lost: LeftOut = []
     left_out = lost if options.skip_broken else None
     classifier = model.adapt(options.support, left_out=left_out)
@@ -93,7 +108,14 @@ def predict(arguments: Sequence[str]) -> None:
     draw_sheet(pictures, captions, sheet, f"{len(found)} images labelled")
     for name in classifier.class_names:
         print(f"{sum(one.label == name for one in found):6d}  {printable(name)}")
-    print_rows([("labels", str(options.out)), ("pictures", str(sheet))])
+    used = f"{options.model}, pretrained and not trained further"
+    print_rows(
+        [
+            ("model", used if model.card.get("untrained") else str(options.model)),
+            ("labels", str(options.out)),
+            ("pictures", str(sheet)),
+        ]
+    )
     if lost:
         first = printable(f"{lost[0][0]} ({lost[0][1]})")
         print(f"left out {len(lost):,} broken images, the first is {first}")
@@ -104,10 +126,23 @@ def predict(arguments: Sequence[str]) -> None:
 def export(arguments: Sequence[str]) -> None:
     """Parse, load, write."""
     options = parse(ExportOptions, arguments, "export")
-    if options.file.suffix != ".safetensors":
-        raise DertsError(f"{options.file} does not end in .safetensors: name it so")
+    if options.file.suffix not in (".safetensors", ".onnx"):
+        raise DertsError(f"{options.file} ends in neither .safetensors nor .onnx: name it so")
+    by_onnx = options.file.suffix == ".onnx"
+    if by_onnx != (options.support is not None):
+        raise DertsError(
+            "an .onnx file, and no other, holds the classes of a folder: "
+            + ("give --support FOLDER" if by_onnx else "leave out --support")
+        )
 
-    from derts.predict import load_model
+    from derts.model_files import load_model
 
-    weights, card = load_model(options.run).save(options.file)
+    model = load_model(options.run, options.weights)
+    if options.support is not None:
+        from derts.onnx_file import save_onnx
+
+        classifier = model.adapt(options.support)
+        print_rows([("model", str(save_onnx(classifier, options.file)))])
+        return
+    weights, card = model.save(options.file)
     print_rows([("model", str(weights)), ("card", str(card))])

@@ -208,6 +208,11 @@ def open_store(path: Path | str) -> dict[str, Table]:
     return tables
 
 
+def store_settings(source: Path | str) -> dict[str, Any]:
+    """How the items of a store were made; nothing where the source is no store."""
+    return describe_store(source).settings if (Path(source) / "store.json").is_file() else {}
+
+
 def item_names(source: Path | str, split: str) -> list[str] | None:
     """The names of a split's items in a store (images: their files); None where they have none."""
     path = Path(source) / f"{split}_names.json"

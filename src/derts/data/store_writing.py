@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -72,10 +73,14 @@ def write_store(
     destination: Path,
     origin: dict[str, str],
     *,
+    settings: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     beside: Mapping[str, bytes] | None = None,
 ) -> StoreDescription:
-    """Write splits as a store, and files of these names and contents `beside` them."""
+    """Write splits as a store, and files of these names and contents `beside` them.
+
+    settings  how the items were made
+    """
     check_destination(destination, overwrite=overwrite)
     if not contents:
         raise DertsError("no table to save: give a dictionary of split name to table")
@@ -89,7 +94,9 @@ def write_store(
                 (partial / name).write_bytes(content)
             digests = "".join(entry.sha256 + entry.labels_sha256 for entry in entries.values())
             fingerprint = hashlib.sha256(digests.encode()).hexdigest()
-            description = StoreDescription(destination, origin, {}, fingerprint, 0, entries)
+            description = StoreDescription(
+                destination, origin, dict(settings or {}), fingerprint, 0, entries
+            )
             publish(partial, description)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

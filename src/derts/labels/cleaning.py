@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from derts.data.store import StoreDescription
+from derts.data.store import StoreDescription, store_settings
 from derts.data.store_writing import SplitContent, write_store
 from derts.errors import DertsError
 from derts.files import read_csv
@@ -209,7 +209,10 @@ def write_cleaned(
         for split, found in rows.items()
     }
     about = {"kind": "cleaned", "name": Path(origin).name}
-    return write_store(contents, destination, about, overwrite=overwrite, beside=beside)
+    return write_store(
+        contents, destination, about,
+        settings=store_settings(origin), overwrite=overwrite, beside=beside,
+    )  # fmt: skip
 
 
 def _blocks(judged: JudgedItems, images: Sequence[int]) -> Iterator[Tensor]:

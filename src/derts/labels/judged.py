@@ -153,7 +153,8 @@ def item_features(
                 features = learner.features(pixels[None])[0]
             else:
                 set_context(learner.backbone, len(part))
-                features = learner.embedding.run(learner.backbone, pixels, learner.dtype)
+                items = learner.features(pixels[None])[0]
+                features = learner.embedding.run(learner.backbone, items, learner.dtype)
             found.append(features.float().cpu())
             advance(len(part))
     return torch.cat(found)[order.argsort()]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from derts.data.store import StoreDescription, item_names
+from derts.data.store import StoreDescription, item_names, store_settings
 from derts.data.store_writing import SplitContent, write_store
 from derts.data.table import Table
 from derts.errors import DertsError
@@ -119,7 +119,8 @@ def corrupt_store(
     true = io.BytesIO()
     np.save(true, tables["train"].labels.numpy().astype("<i8"), allow_pickle=False)
     origin = {"kind": "corrupted", "name": Path(source).name}
-    return write_store(contents, destination, origin, beside={TRUE_LABELS: true.getvalue()})
+    beside, settings = {TRUE_LABELS: true.getvalue()}, store_settings(source)
+    return write_store(contents, destination, origin, settings=settings, beside=beside)
 
 
 def true_labels(store: str, images: Table) -> Tensor:

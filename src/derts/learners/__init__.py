@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ from derts.learners.anil import ANIL
 from derts.learners.base import Learner, Outcome
 from derts.learners.maml import MAML
 from derts.learners.protonet import ProtoNet
-from derts.models import build_backbone
+from derts.models import FineTuned, build_backbone
+from derts.models.pretrained import Pretrained, load_pretrained
 
 __all__ = ["ANIL", "MAML", "AnyLearner", "Learner", "Outcome", "ProtoNet", "build_learner"]
 
@@ -25,8 +27,12 @@ def build_learner(
     way: int,
     item_shape: tuple[int, ...],
     seed: int = 0,
+    pretrained: Pretrained | None = None,
 ) -> AnyLearner:
     """The learner that a config names, its parameters drawn from `seed` alone.
+
+    Items may be images or, with a frozen backbone, its features of them. `pretrained` is the
+    backbone of the config's name where it is loaded already.
 
     >>> from derts.config import LearnerConfig, ModelConfig
     >>> learner = build_learner(LearnerConfig("anil"), ModelConfig(width=8), way=5,
@@ -34,11 +40,17 @@ def build_learner(
     >>> type(learner).__name__, learner.head_weight.shape
     ('ANIL', torch.Size([5, 8]))
     """
+    if model.frozen:
+        pretrained = pretrained or load_pretrained(model.backbone, model.weights)
+        head = replace(model, backbone=model.head, weights="")
+        found = build_learner(learner, head, way=way, item_shape=(pretrained.dim,), seed=seed)
+        found.embedding.pretrained = pretrained
+        return found
     learner = learner.resolved()
     smoothing, per_task = learner.smoothing or 0.0, model.batch_norm == "task"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        backbone = build_backbone(model, item_shape)
+        backbone = build_backbone(model, item_shape, pretrained)
         if learner.name == "protonet":
             return ProtoNet(backbone, way, learner.distance_divisor, smoothing, per_task)
         assert learner.inner_lr is not None
@@ -47,3 +59,13 @@ def build_learner(
         if learner.name == "anil":
             return ANIL(backbone, way, *inner, smoothing, per_task)
         return MAML(backbone, way, *inner, smoothing)
+
+
+def pretrained_weights(learner: AnyLearner) -> dict[str, torch.Tensor]:
+    """The weights of a learner's pretrained backbone, frozen or not; none where it has none."""
+    found = learner.embedding.pretrained
+    if isinstance(learner.backbone, FineTuned):
+        found = learner.backbone.pretrained
+    if found is None:
+        return {}
+    return {name: value.cpu().contiguous() for name, value in found.network.state_dict().items()}

@@ -67,7 +67,8 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         """uint8 [T, n, height, width, channels], and what is known of them -> [T, n, dim]."""
         if self.per_task_statistics:
             set_groups(self.backbone, len(images))
-        return self.embedding(send(images, self.device), self.dtype, products)
+        items = self.embedding.embedded(send(images, self.device))
+        return self.embedding(items, self.dtype, products)
 
     @abstractmethod
     def adapt(self, features: Tensor, labels: Tensor) -> Adapted:

@@ -8,24 +8,27 @@ from derts.errors import DertsError
 from derts.models.batch_norm import BatchNorm
 from derts.models.cnn4 import CNN4
 from derts.models.features import FeatureBackbone
+from derts.models.pretrained import FineTuned, Pretrained, load_pretrained
 from derts.models.resnet12 import ResNet12
 
 if TYPE_CHECKING:
     from derts.config import ModelConfig
 
-__all__ = ["CNN4", "BatchNorm", "FeatureBackbone", "ResNet12", "build_backbone"]
+__all__ = ["CNN4", "BatchNorm", "FeatureBackbone", "FineTuned", "ResNet12", "build_backbone"]
 
 
 def build_backbone(
-    config: ModelConfig, item_shape: tuple[int, ...]
-) -> CNN4 | ResNet12 | FeatureBackbone:
+    config: ModelConfig, item_shape: tuple[int, ...], pretrained: Pretrained | None = None
+) -> CNN4 | ResNet12 | FeatureBackbone | FineTuned:
     """The backbone a config names, for images of (height, width, channels) or features of (d,).
+
+    A pretrained one is fine-tuned; a frozen one is no part of what learns.
 
     >>> from derts.config import ModelConfig
     >>> build_backbone(ModelConfig(backbone="cnn4", width=32), (28, 28, 1)).dim
     32
     >>> build_backbone(ModelConfig(backbone="linear"), (1280,)).dim
-    1280
+    128
     """
     name = f"--model.backbone {config.backbone}"
     if config.backbone in ("linear", "mlp", "none"):
@@ -34,6 +37,10 @@ def build_backbone(
         raise DertsError(f"{name} takes features, and this data is images: choose cnn4 or resnet12")
     if len(item_shape) == 1:
         raise DertsError(f"{name} takes images, and this data is features: choose linear or mlp")
+    if config.pretrained:
+        pretrained = pretrained or load_pretrained(config.backbone, config.weights)
+        pretrained.train_layers(config.fine_tune)
+        return FineTuned(pretrained, FeatureBackbone(pretrained.dim, config.head, config.width))
     height, width, channels = item_shape
     if config.backbone == "cnn4":
         return CNN4(channels, (height, width), config.width)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from derts.data.table import Table
+
+if TYPE_CHECKING:
+    from derts.models.pretrained import Pretrained
 
 PIXEL_MEAN, PIXEL_SCALE = 116.0, 64.0
 """One fixed shift and scale for all data sets: nothing to store with a model or to get wrong."""
@@ -28,10 +32,11 @@ class Embedding:
 
     A learner owns one and asks nothing else about speed: `derts.kernels.fast_embedding` has the
     one that trainers put in its place. `preprocess` stands in for `normalised` where a backbone
-    wants other inputs.
+    wants other inputs. A frozen `pretrained` backbone comes first where the data is images.
     """
 
     precision: torch.dtype = torch.float32
+    pretrained: Pretrained | None = None
 
     def __init__(
         self, backbone: nn.Module, preprocess: Callable[[Tensor], Tensor] | None = None
@@ -48,6 +53,12 @@ class Embedding:
         """
         found = self.run(self.backbone, images.flatten(0, 1), dtype)
         return found.reshape(*images.shape[:2], -1)
+
+    def embedded(self, items: Tensor) -> Tensor:
+        """Items [T, n, ...] as they are, or features of images by the frozen backbone."""
+        if self.pretrained is None or items.is_floating_point():
+            return items
+        return self.pretrained.embed(items)
 
     def run(
         self, network: Callable[[Tensor], Tensor], images: Tensor, dtype: torch.dtype

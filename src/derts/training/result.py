@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from derts.clock import seconds_per_update, selection_share
 from derts.config_file import as_values
+from derts.data.store import store_settings
 from derts.evaluation import Evaluation
 from derts.provenance import code_version, machine
 from derts.training.run_folder import Event
@@ -27,7 +28,8 @@ def make_result(trainer: Trainer, evaluation: Evaluation, events: Iterable[Event
         "updates": trainer.update,
         "weights_of_update": (trainer.best or {"update": trainer.update})["update"],
         "tasks_trained": trainer.tasks_trained,
-        "item_shape": list(trainer.images.item_shape),
+        "item_shape": list(trainer.item_shape),
+        "embedded_by": store_settings(trainer.config.data).get("embedded_by"),
         "images": {"count": len(trainer.images), "classes": len(trainer.images.class_names)},
         "seconds": {name: round(value, 4) for name, value in trainer.clock.seconds.items()},
         **summarise(list(events), trainer.config.strategy.warmup, trainer.update),

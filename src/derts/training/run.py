@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -51,7 +52,7 @@ def train(
     """
     config = config.resolved()
     with joined(choose_device(config.hardware)) as group, ExitStack() as stack:
-        trainer = _checked_trainer(config, tables, group)
+        trainer = _checked_trainer(config, tables, group, quiet)
         if out is None:
             return _to_the_end(Driver(trainer, listen=listen), quiet)
         folder = Path(out)
@@ -59,7 +60,7 @@ def train(
         def begin() -> None:
             Run.check_free(folder, overwrite)
             stack.enter_context(locked(folder))
-            Run.create(folder, config, overwrite)
+            Run.create(folder, config, overwrite).keep_backbone(trainer.learner)
 
         group.first(begin)
         return _to_the_end(Driver(trainer, Run(folder, config), listen=listen), quiet)
@@ -92,7 +93,7 @@ def resume(
     run = Run(run.path, config)
     with joined(choose_device(run.config.hardware)) as group, ExitStack() as stack:
         group.first(lambda: stack.enter_context(locked(run.path)))
-        trainer = _checked_trainer(run.config, tables, group)
+        trainer = _checked_trainer(run.config, tables, group, quiet)
         state = _load_newest(trainer, run)
         if trainer.update == run.config.updates and (run.path / "result.json").exists():
             raise DertsError(
@@ -139,6 +140,7 @@ def train_in(
             run.rewind(state)
         else:
             run.clear()
+            run.keep_backbone(trainer.learner)
         driver = Driver(trainer, run, until, points, warmup, go_on="run this again")
         result = driver.drive(advance, stopping)
         if trainer.update == trainer.config.updates:
@@ -163,13 +165,14 @@ def open_trainer(path: Path | str, tables: Tables | None = None, *, last: bool =
 
 
 def _checked_trainer(
-    config: TrainConfig, tables: Tables | None, group: Group | None = None
+    config: TrainConfig, tables: Tables | None, group: Group | None = None, quiet: bool = True
 ) -> Trainer:
     """A new Trainer; what the end of its run needs, and its memory, is looked at here."""
     tables = open_data(config.data) if tables is None else tables
     group = group or Group()
     check_memory(config, tables, group.device or choose_device(config.hardware), group.size)
-    trainer = Trainer(config, tables, group=group)
+    shown = partial(progress, quiet=quiet or not group.leads)
+    trainer = Trainer(config, tables, group=group, progress=shown)
     splits = [trainer.config.evaluation.split, *(["val"] if trainer.config.validate_every else [])]
     for split in splits:
         evaluation_tasks(trainer.config, trainer.split(split))
@@ -208,7 +211,7 @@ def _load_newest(trainer: Trainer, run: Run) -> State:
         trainer.learner.load_state_dict(judged_weights(state))  # these must fit too
         trainer.load_state_dict(state)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-        shape = "×".join(map(str, trainer.images.item_shape))
+        shape = "×".join(map(str, trainer.item_shape))
         raise DertsError(
             f"{path} does not fit this config and data (images {shape}): use those it was "
             f"trained with ({str(error).splitlines()[-1].strip()})"

@@ -6,21 +6,26 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
+
+from safetensors.torch import save
 
 from derts.config import TrainConfig
 from derts.config_file import read_config, to_toml
 from derts.data import data_fingerprint
 from derts.errors import DertsError
 from derts.files import LOCK, parse_json, write_atomically, write_json
+from derts.learners import AnyLearner, pretrained_weights
 
 if TYPE_CHECKING:
     from derts.selection.round_record import RoundRecord
 
 Event = dict[str, Any]
 KEEP_ROUNDS = 3
+BACKBONE = "backbone.safetensors"
 
 
 class Run:
@@ -118,7 +123,15 @@ class Run:
             raise DertsError(
                 f"{path} is not a run folder (no config.toml): give a folder that derts train wrote"
             )
-        return Run(path, read_config(path / "config.toml"))
+        config = read_config(path / "config.toml")
+        if (path / BACKBONE).is_file():  # the file that it was may be gone
+            config = replace(config, model=replace(config.model, weights=str(path / BACKBONE)))
+        return Run(path, config)
+
+    def keep_backbone(self, learner: AnyLearner) -> None:
+        """Save the weights of a pretrained backbone that no package has."""
+        if self.config.model.weights:
+            write_atomically(self.path / BACKBONE, save(pretrained_weights(learner)))
 
     def extend(self, before: int) -> None:
         """Save the config with its new number of updates; the result of the old stays beside."""

@@ -33,6 +33,7 @@ def place_learner(learner: Learner[Any], config: TrainConfig, device: torch.devi
     embedding = FastEmbedding(learner.backbone, learner.device, precision)
     if hardware.compile and learner.embeds and not embedding.by_kernels:
         embedding.compile_for(config.meta_batch, learner.dtype)
+    embedding.pretrained = learner.embedding.pretrained
     learner.embedding = embedding
 
 

@@ -12,14 +12,14 @@ import torch
 from derts.clock import Clock, share_of_selection
 from derts.config import TrainConfig
 from derts.data.streaming import StreamedTable
-from derts.data.table import Table
+from derts.data.table import FeatureTable, Table
 from derts.distributed import Group
 from derts.errors import DertsError
 from derts.evaluation import Evaluation, evaluate
 from derts.hardware import choose_device
 from derts.learners import build_learner
-from derts.models.features import FeatureBackbone
-from derts.progress import Advance, unheard
+from derts.models import FeatureBackbone, FineTuned
+from derts.progress import Advance, Progress, silent, unheard
 from derts.selection import build_strategy
 from derts.selection.strategy import Context
 from derts.tasks.pool import TaskPool
@@ -54,19 +54,25 @@ class Trainer:
         tables: Tables,
         log: Log = lambda event: None,
         group: Group | None = None,
+        progress: Progress = silent,
     ) -> None:
         self.config = config = config.resolved()
         self.group, self.tables, self.log = group or Group(), tables, log
         self.device = self.group.device or choose_device(config.hardware)
-        images = training_images(self.split("train"), config.tasks)
-        self.images = place_table(images, self.device, config.hardware)
-        self.drawer = TaskDrawer(config, self.images, lambda: self.split("val"))
-        self.draw = self.drawer.draw
-        way, shape = config.tasks.way, self.images.item_shape
+        self._progress, self._splits = progress, dict[str, Table]()
+        images = training_images(self._raw("train"), config.tasks)
+        way, self.item_shape = config.tasks.way, images.item_shape
         self.learner = build_learner(
-            config.learner, config.model, way=way, item_shape=shape, seed=config.seed
+            config.learner, config.model, way=way, item_shape=self.item_shape, seed=config.seed
         )
-        if isinstance(self.learner.backbone, FeatureBackbone):
+        self.drawer = TaskDrawer(config, images, lambda: self._raw("val"))
+        self.draw = self.drawer.draw
+        self.draw(1, "check", 0)  # impossible tasks are refused before anything takes long
+        if (used := self.learner.embedding.pretrained) is not None:
+            used.check_images(self.item_shape)
+        images = self._embedded(images)
+        self.images = place_table(images, self.device, config.hardware)
+        if isinstance(self.learner.backbone, FeatureBackbone | FineTuned):
             self.learner.backbone.fit(images)
         if not self.group.alone:
             # messages between processes cannot be compiled
@@ -88,7 +94,6 @@ class Trainer:
             validation_images=self._place("val") if by_validation else tables.get("val"),
             draw_validation=self.drawer.draw_validation,
         )  # fmt: skip
-        self.draw(1, "check", 0)  # impossible tasks are refused before the first update
         self.strategy.check(self.context)
 
     @property
@@ -97,7 +102,12 @@ class Trainer:
         return self.updater.optimiser
 
     def split(self, name: str) -> Table:
-        """A split of the data by name."""
+        """A split of the data by name, embedded where the backbone is frozen."""
+        if name not in self._splits:
+            self._splits[name] = self._embedded(self._raw(name))
+        return self._splits[name]
+
+    def _raw(self, name: str) -> Table:
         if name not in self.tables:
             known = ", ".join(self.tables)
             raise DertsError(f"the data has no split {name!r}, only {known}: prepare one")
@@ -223,6 +233,14 @@ class Trainer:
         if split not in self._placed:
             self._placed[split] = place_table(self.split(split), self.device, self.config.hardware)
         return self._placed[split]
+
+    def _embedded(self, table: Table) -> Table:
+        """A table as it is, or its images as features where the backbone is frozen."""
+        pretrained = self.learner.embedding.pretrained
+        if pretrained is None or isinstance(table, FeatureTable):
+            return table
+        with self._progress(f"embedding {table.split}", len(table), "images") as advance:
+            return pretrained.embed_table(table, self.device, advance)
 
     def _hear(self, event: dict[str, Any]) -> None:
         """An event of the strategy: logged, and what acted in a round is shown as progress."""

@@ -1,0 +1,112 @@
+"""Models from run folders, from files that `derts export` wrote, and pretrained ones by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from derts.config import ModelConfig, TrainConfig
+from derts.config_file import as_values, with_values
+from derts.data import open_data
+from derts.errors import DertsError
+from derts.files import parse_json
+from derts.learners import build_learner
+from derts.models.pretrained import Pretrained, load_pretrained
+from derts.predict import FORMAT, PRETRAINED, Card, FewShotModel, Weights, part_of
+from derts.training.checkpoint import check_finite, judged_weights, newest_checkpoint
+from derts.training.run_folder import Run
+
+RESULTS = (
+    "updates", "weights_of_update", "tasks_trained", "split", "accuracy", "interval", "parts",
+    "notes", "code", "machine",
+)  # fmt: skip
+"""What a card tells of a run's result."""
+
+
+def load_model(path: Path | str, weights: str = "") -> FewShotModel:
+    """The model of a run folder's newest checkpoint, or of a file that `derts export` wrote.
+
+    Where there is nothing of that name, the pretrained backbone of that name, without training:
+    `efficientnet-lite0`, or `timm:NAME` with `weights`. docs/index.md has an example that runs.
+    """
+    about = ModelConfig(str(path), weights=weights, head="none")
+    if about.pretrained and not Path(path).exists():
+        return _untrained(about)
+    path = Path(path)
+    if path.is_file():
+        return _load_file(path)
+    run = Run.open(path)
+    found = newest_checkpoint(run.path / "checkpoints")
+    if found is None:
+        raise DertsError(f"{path} holds no checkpoint: train it first")
+    file, state = found
+    result = run.result() or {}
+    shape = (
+        result.get("item_shape")
+        or result.get("image_shape")
+        or open_data(run.data())["train"].item_shape
+    )
+    config = run.config
+    if by := result.get("embedded_by"):  # the data was features of images
+        whole = {key: by[key] for key in ("backbone", "weights")}
+        whole["head"] = config.model.backbone
+        config = with_values(config, {"model": whole}, str(run.path))
+        shape = by["item_shape"]
+    card = {
+        "format": FORMAT,
+        "item_shape": list(shape),
+        "config": as_values(config),
+        "data": {"name": Path(config.data).name, "trained_on": result.get("images", {})},
+        "results": {key: result[key] for key in RESULTS if key in result},
+    }
+    return _model(config, card, judged_weights(state), file)
+
+
+def _untrained(about: ModelConfig) -> FewShotModel:
+    """A pretrained backbone whose class means are taken as they are."""
+    pretrained, config = load_pretrained(about.backbone, about.weights), TrainConfig(model=about)
+    shape = (pretrained.size, pretrained.size, 3)
+    learner = build_learner(
+        config.learner, about, way=config.tasks.way, item_shape=shape, pretrained=pretrained
+    )
+    card = {"format": FORMAT, "item_shape": list(shape), "config": as_values(config)}
+    return FewShotModel(config, {**card, "untrained": True}, learner.state_dict(), pretrained)
+
+
+def _load_file(path: Path) -> FewShotModel:
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            about = file.metadata() or {}
+            if about.get("derts") != FORMAT:
+                raise ValueError("derts did not write it")
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        check_finite(weights, "model")
+        card = parse_json(about["card"])
+        config = with_values(TrainConfig(), card["config"], str(path))
+    except (SafetensorError, KeyError, ValueError, OSError, RecursionError) as error:
+        raise DertsError(
+            f"{path} is no model, or is damaged ({error}): give a run folder, or a file that derts "
+            "export wrote"
+        ) from None
+    pretrained = None
+    if kept := part_of(weights, PRETRAINED):
+        pretrained = load_pretrained(config.model.backbone, kept)
+        weights = {name: weights[name] for name in weights if not name.startswith(PRETRAINED)}
+    return _model(config, card, weights, path, pretrained)
+
+
+def _model(
+    config: TrainConfig,
+    card: Card,
+    weights: Weights,
+    where: Path,
+    pretrained: Pretrained | None = None,
+) -> FewShotModel:
+    try:
+        return FewShotModel(config, card, weights, pretrained)
+    except RuntimeError as error:
+        raise DertsError(
+            f"{where} does not fit its config ({str(error).splitlines()[-1].strip()}): use the "
+            "config it was trained with"
+        ) from None
