@@ -24,6 +24,11 @@ const data = JSON.parse(document.getElementById("tasks").textContent);
 
 function picture(card) {
   const element = document.createElement("span");
+  if (card.place === null) {
+    element.className = card.wrong ? "name wrong" : "name";
+    element.textContent = card.name;
+    return element;
+  }
   element.className = card.wrong ? "picture atlas wrong" : "picture atlas";
   element.style.backgroundPosition = `-${(card.place % data.columns) * 40}px -${Math.floor(card.place / data.columns) * 40}px`;
   element.title = card.name;

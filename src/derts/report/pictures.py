@@ -31,10 +31,12 @@ SHEET_PICTURES = 100
 
 
 class TaskPicture(NamedTuple):
-    """A support image: its label in the task, place in the atlas, true class, right or wrong."""
+    """A support item: its label in the task, place in the atlas (features have none), true class,
+    right or wrong.
+    """
 
     label: int
-    place: int
+    place: int | None
     name: str
     wrong: bool
 
@@ -103,15 +105,15 @@ def tasks_of_round(
 
 
 def task_pictures(images: Table, pool: TaskPool, task: int, atlas: Atlas) -> list[TaskPicture]:
-    """Up to two support images per class of a task, as labelled."""
+    """Up to two support items per class of a task, as labelled."""
     found = []
     given = pool.support_labels[task]
     wrong = given != pool.true_support_labels[task]
     for label in range(pool.way):
         for slot in (given == label).nonzero().squeeze(1).tolist()[:2]:
             index = int(pool.support[task, slot])
-            place = atlas.add(images, index)
-            if place is not None:
+            place = atlas.add(images, index) if images.noun == "image" else None
+            if place is not None or images.noun == "row":
                 name = images.class_names[int(images.labels[index])]
                 found.append(TaskPicture(label, place, name, bool(wrong[slot])))
     return found

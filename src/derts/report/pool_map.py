@@ -121,14 +121,18 @@ class PoolView:
 
     def _row(self, task: int) -> str:
         first = {one.label: one for one in reversed(self.pictures(task))}
-        pictures = "".join(
-            f'<span class="picture atlas{" wrong" if one.wrong else ""}" '
-            f'title="{html.escape(one.name)}" style="background-position:'
-            f'-{one.place % COLUMNS * TILE}px -{one.place // COLUMNS * TILE}px"></span>'
-            for _, one in sorted(first.items())
-        )
+        pictures = "".join(_picture(one) for _, one in sorted(first.items()))
         value = self._told(task, 2).partition(", wrong")[0]
         return f'<div class="task"><span class="number">{value}</span>{pictures}</div>'
+
+
+def _picture(one: TaskPicture) -> str:
+    wrong, name = " wrong" if one.wrong else "", html.escape(one.name)
+    if one.place is None:
+        return f'<span class="name{wrong}">{name}</span>'
+    column, row = one.place % COLUMNS, one.place // COLUMNS
+    place = f"background-position:-{column * TILE}px -{row * TILE}px"
+    return f'<span class="picture atlas{wrong}" title="{name}" style="{place}"></span>'
 
 
 def pool_views(
