@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
 import types
 import typing
@@ -19,6 +20,9 @@ from derts.errors import DertsError
 Values = Mapping[str, Any]
 annotations_of = cache(get_type_hints)  # a millisecond each time
 Config = TypeVar("Config")
+
+LONGEST = 500_000  # characters of a config file: it may name thousands of classes
+DEEP = re.compile(r"""(\.\s*([\w-]+|"[^"\n]*"|'[^'\n]*')\s*){30}""")  # a key of so many parts
 
 PAPER = {
     "name": "derts", "pool_images": 0, "votes": False, "drop": "none", "balance": False,
@@ -115,7 +119,10 @@ def apply_presets(names: Sequence[str], config: TrainConfig | None = None) -> Tr
 def read_config(path: Path | str, config: TrainConfig | None = None) -> TrainConfig:
     """A TOML file's values on top of a config (default: the built-in defaults)."""
     try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        if len(text) > LONGEST or DEEP.search(text):  # the parser would take minutes
+            raise DertsError(f"{path} is too long or nested too deeply: it is no config of a run")
+        values = tomllib.loads(text)
         return with_values(config or TrainConfig(), values, str(path))
     except FileNotFoundError:
         raise DertsError(f"no config file at {path}: check the path") from None

@@ -66,3 +66,16 @@ def test_the_same_store_made_again_is_the_same(changed: Path, letters: Tables) -
     assert run(COMMANDS["evaluate"]) == 0
     Path("run/data.json").write_text("[")
     assert run(COMMANDS["evaluate"]) == 2
+
+
+def test_a_run_goes_on_with_its_own_data_only(
+    changed: Path, letters: Tables, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_table(letters, "moved")
+    Path("run/result.json").unlink()
+    max(Path("run/checkpoints").iterdir()).unlink()
+    capsys.readouterr()
+    Path("store").rename("other")
+    assert run([*COMMANDS["resume"], "--data", "other"]) == 2
+    assert "other is not what run was trained on" in capsys.readouterr().err
+    assert run([*COMMANDS["resume"], "--data", "moved"]) == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import zipfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from derts.data.decode import Pixels, read_image
 from derts.errors import DertsError
 from derts.files import sample_digest
+from derts.hardware import free_memory
 
 SPLITS = ("train", "val", "test")
 DEFAULT_FRACTIONS = (0.64, 0.16, 0.20)
+MOST_SQUEEZED = 100
 
 
 @dataclass(frozen=True)
@@ -114,14 +117,27 @@ class Source:
 
 
 def check_memory(paths: list[Path]) -> None:
-    """Refuse files that are larger than this machine's memory, in which they will be held."""
-    size = sum(path.stat().st_size for path in paths)
-    if not hasattr(os, "sysconf"):
-        return
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if size > memory:
-        wrong = f"{size / 1e9:.1f} GB of arrays do not fit a memory of {memory / 1e9:.1f} GB"
+    """Refuse files that are larger, unpacked, than the memory in which they will be held."""
+    size, free = sum(map(_unpacked_bytes, paths)), free_memory(torch.device("cpu"))
+    if free is not None and size > free:
+        wrong = (
+            f"{size / 1e9:.1f} GB of arrays do not fit into the {free / 1e9:.1f} GB that are free"
+        )
         raise DertsError(f"{paths[0].parent}: {wrong}: prepare it on a larger machine")
+
+
+def _unpacked_bytes(path: Path) -> int:
+    """The bytes that a file's arrays will take; no images can be squeezed a hundredfold."""
+    size = path.stat().st_size
+    try:
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return size
+    if unpacked > max(MOST_SQUEEZED * size, 100_000_000):
+        wrong = f"{path} would unpack from {size / 1e6:,.1f} MB to {unpacked / 1e6:,.0f} MB"
+        raise DertsError(f"{wrong}, which is no data set: download it again")
+    return unpacked
 
 
 def number_labels(names: list[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:

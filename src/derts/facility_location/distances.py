@@ -16,6 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from derts.errors import DertsError
+
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -42,10 +44,14 @@ def unit_points(points: Tensor) -> tuple[Tensor, float]:
     # On the CPU, so that the norm is the same for every device.
     wide = points.double().cpu()
     least, most = wide.aminmax(dim=0)
-    # Halving first keeps the norm of the largest inputs finite.
+    # Halved, and in units of the largest, so that no square is too large or small for float64.
     half = most / 2 - least / 2
-    bound = 2 * float(torch.linalg.vector_norm(half)) * 1.001
-    scale = 2.0 ** math.ceil(math.log2(bound)) if bound > 0 else 1.0
+    largest = math.frexp(float(half.max()))[1] if half.numel() else 0
+    bound = 2 * float(np.linalg.norm(np.ldexp(half.numpy(), -largest))) * 1.001
+    power = math.ceil(math.log2(bound)) + largest if bound > 0 else 0
+    if power + math.log2(len(wide)) > 1020:
+        raise DertsError("rows are too far apart for float64: divide the matrix by a constant")
+    scale = 2.0**power
     grid = (wide - (least + half)).div_(scale).mul_(GRID).round_().div_(GRID)
     return grid.to(points.device), scale
 

@@ -16,17 +16,11 @@ from derts.config_file import as_values
 from derts.errors import DertsError, say
 from derts.files import is_locked
 from derts.selection.round_record import RoundRecord
+from derts.training.events import Event
 from derts.training.result import Result, summarise
-from derts.training.run_folder import Event, Run, is_number
+from derts.training.run_folder import Run
 
 Points = list[tuple[float, float]]
-NOISE = {"pool", "dropped", "kept"}
-READ: dict[str, tuple[tuple[str, ...], str | None]] = {
-    "validation": (("accuracy",), None),
-    "update": ((), "seconds"),
-    "round": (("round", "pool", "looks_noisy"), "noise"),
-}
-"""The numbers that are read from each kind of event, and its table of numbers."""
 
 
 class RunStory:
@@ -37,11 +31,6 @@ class RunStory:
         self.config = run.config
         self.events = list(run.events())
         self.result = run.result()
-        for number, event in enumerate(self.events, 1):
-            if not _is_event(event):
-                raise DertsError(
-                    f"line {number} of {run.path / 'events.jsonl'} is no event of a run: remove it"
-                )
 
     @property
     def name(self) -> str:
@@ -200,23 +189,3 @@ def comparison_of(groups: Sequence[RunGroup]) -> Comparison:
             found["noise"] = dict.fromkeys(found["noise"])
         results.append(found)
     return Comparison(results)
-
-
-def _is_event(event: Event) -> bool:
-    """Whether a line of the log has what is read from its kind; skipped updates have no loss."""
-    kind = event.get("event")
-    if kind == "note":
-        return isinstance(event.get("text"), str)
-    if not isinstance(kind, str) or not isinstance(event.get("update"), int):
-        return False
-    names, inner = READ.get(kind, ((), None))
-    table = event.get(inner) if inner else {}
-    if not isinstance(table, dict) or not isinstance(event.get("parts", {}), dict):
-        return False
-    told = [name for name in ("update", "loss", "accuracy") if name in event]
-    values = [*(event.get(name) for name in (*names, *told)), *table.values()]
-    if kind == "round":
-        values = [value for value in values if value is not None]
-        whole = table.keys() >= NOISE and all(name in event for name in names)
-        return whole and all(map(is_number, values)) and event["pool"] > 0
-    return all(map(is_number, values))

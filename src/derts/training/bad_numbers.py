@@ -15,7 +15,7 @@ from derts.config import TrainConfig
 from derts.errors import DertsError
 from derts.learners.base import Learner
 from derts.tasks.pool import TaskPool
-from derts.training.run_folder import Event
+from derts.training.events import Event
 
 IN_A_ROW = 10
 

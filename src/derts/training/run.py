@@ -85,6 +85,9 @@ def resume(
     """
     run = Run.open(path)
     if tables is None:
+        if data is not None and not data_changed and not run.has_data(data):
+            wrong = f"{data} is not what {path} was trained on"
+            raise DertsError(f"{wrong}: name another, or go on knowingly with --data-changed")
         tables = open_data(run.data(data, data_changed))
     if updates is not None and updates < run.config.updates:
         fix = f"a run can be extended, not shortened: give more than {run.config.updates}"
@@ -101,6 +104,7 @@ def resume(
                 "--updates to go on with it"
             )
         group.first(lambda: run.rewind(state))
+        list(run.events())  # one that is damaged would spoil the result, after all the work
         if config.updates != before and group.leads:
             rate = f"{trainer.learning_rate():.2g}"
             text = (

@@ -19,11 +19,11 @@ from derts.data import data_fingerprint
 from derts.errors import DertsError
 from derts.files import LOCK, parse_json, write_atomically, write_json
 from derts.learners import AnyLearner, pretrained_weights
+from derts.training.events import Event, is_event, is_number
 
 if TYPE_CHECKING:
     from derts.selection.round_record import RoundRecord
 
-Event = dict[str, Any]
 KEEP_ROUNDS = 3
 BACKBONE = "backbone.safetensors"
 
@@ -68,14 +68,10 @@ class Run:
         A store is known by its fingerprint. Built-in data, and that of a run which is older than
         the record of it, is as the config names it.
         """
-        path, named = self.path / "data.json", self.config.data
-        try:
-            about = parse_json(path.read_text(encoding="utf-8"))
-            known, beside = about["fingerprint"], str(about.get("from_here", ""))
-        except FileNotFoundError:
+        named, about = self.config.data, self._data_record()
+        if about is None:
             return named
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DertsError(f"{path} is damaged ({error}): remove it") from None
+        known, beside = about["fingerprint"], str(about.get("from_here", ""))
         here = self.path.resolve()
         likely: list[Path | str] = [
             named,
@@ -84,6 +80,22 @@ class Run:
         ]
         near = (file.parent for one in here.parents[:2] for file in one.glob("*/store.json"))
         return next((str(one) for one in chain(likely, near) if _is_store(one, known)), None)
+
+    def has_data(self, path: str) -> bool:
+        """Whether a store is the one that the run was trained on, as far as that is known."""
+        about = self._data_record()
+        return about is None or _is_store(path, about["fingerprint"])
+
+    def _data_record(self) -> dict[str, Any] | None:
+        path = self.path / "data.json"
+        try:
+            about: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
+            about["fingerprint"], about.get("from_here")
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DertsError(f"{path} is damaged ({error}): remove it") from None
+        return about
 
     def data(self, other: str | None = None, changed: bool = False) -> str:
         """The data to open: `other` if that is named, else the run's own if it is as it was.
@@ -155,7 +167,7 @@ class Run:
                 event = parse_json(line)
             except ValueError:  # no JSON, or not even text
                 return
-            if not isinstance(event, dict):
+            if not is_event(event):
                 where = f"line {number} of {self.path / 'events.jsonl'}"
                 raise DertsError(f"{where} is no event of a run: remove it")
             yield event
@@ -217,11 +229,6 @@ def _is_store(path: Path | str, fingerprint: object) -> bool:
         return data_fingerprint(path) == fingerprint
     except (DertsError, OSError, ValueError):  # damaged, or no path at all
         return False
-
-
-def is_number(value: object) -> bool:
-    """Whether a value from JSON can be counted with."""
-    return isinstance(value, int | float) and abs(value) < 1e300  # no NaN either
 
 
 def _is_result(found: object) -> TypeGuard[Event]:
