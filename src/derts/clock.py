@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-SELECTION_PHASES = ("pool", "embedding", "estimating", "selecting")
-"""Phases that a strategy spends on choosing tasks."""
+SELECTION_PHASES = ("pool", "embedding", "estimating", "selecting", "labels")
+"""Phases that a strategy spends on choosing tasks and judging labels."""
 TRAINING_PHASES = ("tasks", "update", *SELECTION_PHASES)
 """All of training; evaluation and checkpoints are apart."""
 

@@ -4,6 +4,7 @@ Arguments: a folder. Writes its rank's weights for each learner and strategy, an
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from derts.data import glyphs
 from derts.distributed import joined
 from derts.facility_location.two_rounds import select_two_rounds
 from derts.selection import UniformDifficulty
-from derts.training import Trainer
+from derts.training import Trainer, label_stages
 from tests.tiny import tiny
 
 STRATEGIES = ("random", "derts", "us", "ats")
@@ -22,27 +23,32 @@ COMBINATIONS = [
     for learner in ("anil", "maml", "protonet")
     for strategy in STRATEGIES
     if (learner, strategy) != ("protonet", "ats")  # ats needs a learner that takes gradient steps
-] + [("anil", "random", "task")]
+] + [("anil", "random", "task"), ("protonet", "trust", "shared")]
 
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
+    label_stages.FEWEST_UPDATES, label_stages.MANY_WRONG = 30, 0.0  # always start again
     tables = glyphs(characters=40, images_per_character=6)
+    train = tables["train"]
+    wrong = torch.where(torch.arange(len(train)) % 4 == 0, train.labels.roll(6), train.labels)
+    mislabelled = {**tables, "train": replace(train, labels=wrong)}
     with joined(torch.device("cpu")) as group:
         rows = torch.randn(600, 4, generator=torch.Generator().manual_seed(0))
         picks = select_two_rounds(rows, 20, shares=2, group=group).indices
         torch.save(picks, folder / f"picks-{group.rank}of{group.size}.pt")
         for learner, strategy, batch_norm in COMBINATIONS:
+            trust = strategy == "trust"
             config = tiny(
-                tasks={"way": 2, "noise": "tasks"},
+                tasks={"way": 2, "noise": "none" if trust else "tasks"},
                 hardware={"device": "cpu"},
                 evaluation={"tasks": 11},
                 learner={"name": learner, "inner_steps": 2},
                 model={"batch_norm": batch_norm},
                 augment={"horizontal_flip": True, "translation": 2} if strategy == "us" else {},
                 # 13 tasks of which 7 are kept: batches of 5 and 2, the second too small to share
-                strategy={"name": strategy, "warmup": 3, "pool": 13},
-                updates=8,  # two whole rounds and a half
+                strategy={"name": "derts" if trust else strategy, "warmup": 3, "pool": 13},
+                updates=30 if trust else 8,  # two whole rounds and a half
                 meta_batch=5,
                 log_every=4,
             )
@@ -51,11 +57,15 @@ def main(folder: Path) -> None:
             def log(event: dict[str, Any], to: list[float] = logged) -> None:
                 to.append(event.get("loss", 0.0))
 
-            trainer = Trainer(config, tables, log, group)
+            trainer = Trainer(config, mislabelled if trust else tables, log, group)
+            assert (trainer.stages is not None) == trust
             if isinstance(trainer.strategy, UniformDifficulty):
                 trainer.strategy.unweighted = 3
             trainer.learner.double()
             trainer.train()
+            if trainer.stages is not None:
+                assert trainer.stages.stage == "all"
+                logged += trainer.stages.labels.tolist()
             found = {
                 "learner": trainer.learner.state_dict(),
                 "losses": logged,

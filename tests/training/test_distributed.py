@@ -49,6 +49,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *(f"maml-{strategy}-shared" for strategy in ("random", "derts", "us", "ats")),
         *(f"protonet-{strategy}-shared" for strategy in ("random", "derts", "us")),
         "anil-random-task",
+        "protonet-trust-shared",
     ],
 )
 def test_two_processes_train_what_one_does(name: str, trained: Path) -> None:

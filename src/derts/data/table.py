@@ -80,11 +80,17 @@ class Table(ABC):
     def prefetch(self, indices: torch.Tensor) -> None:
         """A hint that `gather` will be asked for these indices; tables held nearby need none."""
 
-    def class_indices(self, classes: Sequence[str] | None = None) -> list[torch.Tensor]:
-        """Per class (all of them, or those named), the indices of its items."""
-        order = torch.argsort(self.labels, stable=True)
-        counts = torch.bincount(self.labels, minlength=len(self.class_names))
-        groups = order.split(counts.tolist())
+    def class_indices(
+        self, classes: Sequence[str] | None = None, labels: torch.Tensor | None = None
+    ) -> list[torch.Tensor]:
+        """Per class (all of them, or those named), the indices of its items.
+
+        By the table's labels, or by others [n], of which −1 is no class.
+        """
+        labels = self.labels if labels is None else labels
+        order = torch.argsort(labels, stable=True)
+        counts = torch.bincount(labels + 1, minlength=len(self.class_names) + 1)
+        groups = order.split(counts.tolist())[1:]
         return [groups[number] for number in self.class_numbers(classes).tolist()]
 
     def class_numbers(self, classes: Sequence[str] | None = None) -> torch.Tensor:

@@ -141,14 +141,16 @@ def item_features(
     learner: Learner[Any],
     images: Table,
     advance: Advance = lambda count=1, note=None: None,
+    indices: Tensor | None = None,
 ) -> Tensor:
-    """Features float32 [n, dim] of all items of a table, on the CPU."""
+    """Features float32 [n, dim] of the items of a table, or of those at indices, on the CPU."""
+    indices = torch.arange(len(images)) if indices is None else indices
     # in random order: MAML normalises a batch by itself, and a batch of one class would lose it
-    order = torch.randperm(len(images), generator=generator((0, "inspection")))
+    order = torch.randperm(len(indices), generator=generator((0, "inspection")))
     found: list[Tensor] = []
     with evaluation_mode(learner):
         for part in order.split(AT_ONCE):
-            pixels = images.gather(part).to(learner.device)
+            pixels = images.gather(indices[part]).to(learner.device)
             if learner.embeds:
                 features = learner.features(pixels[None])[0]
             else:

@@ -40,6 +40,22 @@ class Trust:
         """Estimated share of labels that are wrong."""
         return float(1 - self.probability.double().mean()) if len(self) else 0.0
 
+    def kept(self, fewest: int, sure: float = 0.8) -> Tensor:
+        """int64 [n]: the class that each image is to be trained as, −1: left out.
+
+        Its own where that is probably right, else the suggestion where that is sure enough. A
+        class of the given labels keeps `fewest` images, if it has them: its most trusted ones.
+        """
+        moved = (self.suggestion != self.given) & (self.sure >= sure)
+        found = torch.where(self.probability >= 0.5, self.given, -1)
+        found = torch.where(moved, self.suggestion, found)
+        counts = torch.bincount(found[found >= 0], minlength=len(self.classes))
+        for number in (counts < fewest).nonzero().squeeze(1).tolist():
+            members = (self.given == number).nonzero().squeeze(1)
+            trusted = self.probability[members].argsort(descending=True, stable=True)
+            found[members[trusted[:fewest]]] = number
+        return found
+
     @property
     def order(self) -> Tensor:
         """int64 [n]: the labels from the least to the most trustworthy."""

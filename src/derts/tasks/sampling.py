@@ -19,14 +19,25 @@ AT_ONCE = 1 << 16  # numbers drawn together: they stay in the cache of a core
 
 
 class TaskSampler:
-    """Draws pools from one table; what depends only on the table is worked out once."""
+    """Draws pools from one table; what depends only on the table is worked out once.
 
-    def __init__(self, images: Table, classes: Sequence[str] | None = None) -> None:
+    labels  int64 [n] in place of the table's own; an item with −1, and a class without items, is
+            never drawn
+    """
+
+    def __init__(
+        self,
+        images: Table,
+        classes: Sequence[str] | None = None,
+        labels: torch.Tensor | None = None,
+    ) -> None:
         self.split = images.split
-        self.class_names = images.class_names if classes is None else tuple(classes)
+        numbers, groups = images.class_numbers(classes), images.class_indices(classes, labels)
+        used = [place for place, group in enumerate(groups) if labels is None or len(group)]
+        self.numbers: Integers = numbers[used].numpy()
+        self.groups: list[Integers] = [groups[place].numpy() for place in used]
+        self.class_names = tuple(images.class_names[number] for number in self.numbers)
         self.classes = None if classes is None else list(classes)
-        self.numbers: Integers = images.class_numbers(classes).numpy()
-        self.groups: list[Integers] = [one.numpy() for one in images.class_indices(classes)]
         self.sizes = np.array([len(group) for group in self.groups], np.int64)
         self.indices = np.concatenate(self.groups)
 

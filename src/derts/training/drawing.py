@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
+import torch
+
 from derts.config import TaskConfig, TrainConfig
 from derts.data import with_rotated_classes
 from derts.data.table import Table
@@ -37,9 +39,11 @@ def draw_tasks(
     )  # fmt: skip
 
 
-def training_sampler(images: Table, tasks: TaskConfig) -> TaskSampler:
+def training_sampler(
+    images: Table, tasks: TaskConfig, labels: torch.Tensor | None = None
+) -> TaskSampler:
     """What draws tasks from `training_images`, of whose rotated classes all are allowed."""
-    return TaskSampler(images, None if tasks.rotated else tasks.classes or None)
+    return TaskSampler(images, None if tasks.rotated else tasks.classes or None, labels)
 
 
 def evaluation_tasks(config: TrainConfig, images: Table) -> TaskPool:
@@ -68,10 +72,21 @@ class TaskDrawer:
                 f"--augment.translation is {shift} but images are {shape[1]} pixels wide and "
                 f"{shape[0]} high: choose at most {min(shape[:2]) // 2}"
             )
-        self._sampler = training_sampler(images, config.tasks)
+        self._images, self._sampler = images, training_sampler(images, config.tasks)
         self._clean = replace(config.tasks, noise="none")
         self._validation = validation
         self._block: tuple[tuple[int, int], TaskPool] | None = None
+
+    def groups(self) -> list[tuple[int, torch.Tensor]]:
+        """Number and indices of each class that tasks are drawn from, by the table's labels."""
+        sampler = training_sampler(self._images, self.config.tasks)
+        indices = map(torch.from_numpy, sampler.groups)
+        return list(zip(sampler.numbers.tolist(), indices, strict=True))
+
+    def use(self, labels: torch.Tensor) -> None:
+        """Draw by other labels [n] from now on; −1 leaves an item out."""
+        self._sampler = training_sampler(self._images, self.config.tasks, labels)
+        self._block = None
 
     def draw(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
         """Fresh training tasks, the same for the same arguments and run seed.

@@ -96,7 +96,9 @@ class Driver:
     @property
     def _warmup_end(self) -> int:
         config = self.trainer.config
-        return min(config.strategy.warmup, config.updates) if self.warmup is not None else 0
+        if self.warmup is None or self.trainer.stages is not None:  # which trains on half
+            return 0
+        return min(config.strategy.warmup, config.updates)
 
     def _log(self, event: Event) -> None:
         if self.run is None:

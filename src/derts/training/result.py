@@ -65,6 +65,7 @@ def summarise(events: Sequence[Event], warmup: int, update: int) -> Result:
         "dropped_share": _mean(dropped),
         "effective_tasks": _mean(event.get("effective_tasks") for event in rounds),
         "parts": parts(rounds),
+        "labels": [event for event in events if event["event"] == "labels"],
         "notes": notes(events),
     }
 
