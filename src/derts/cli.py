@@ -77,6 +77,12 @@ def run(given: list[str]) -> int:
         return _fail("interrupted before it was done: run the command again", INTERRUPTED)
     except RecursionError:
         return _fail("a file of this command is nested too deeply: it is none that derts wrote")
+    except (MemoryError, RuntimeError) as error:
+        # what torch raises where it finds no memory is named differently on every device
+        if not isinstance(error, MemoryError) and "memory" not in str(error):
+            raise
+        reason = str(error).splitlines()[0] if str(error) else "all of it is used"
+        return _fail(f"not enough memory ({reason}): make what you asked for smaller")
     except BrokenPipeError:
         # whoever read our output has gone; let the interpreter's own flush not complain
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
