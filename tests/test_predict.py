@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import derts
 from derts.cli import run
+from derts.commands.predict import sheet_images
 from derts.config import LearnerConfig, ModelConfig, TaskConfig, TrainConfig
 from derts.data import ImageTable, glyphs, save_table
 from derts.errors import DertsError
@@ -102,6 +103,23 @@ def test_the_command_writes_a_table_and_a_picture_sheet(
     assert (tmp_path / "labels.csv").read_text() == "mine"
     assert run([*words, "--overwrite"]) == 0
     assert (tmp_path / "labels.csv").read_text() != "mine"
+
+
+def test_the_sheet_shows_examples_and_every_label(own: Path) -> None:
+    labels = sorted(path.name for path in (own / "support").iterdir())
+    found = [
+        Prediction(f"{number:03d}.png", labels[number // 100], 0.5, {}) for number in range(400)
+    ]
+    shown = sheet_images(own / "support", own / "query", found, [])
+    assert len(shown) == 100
+    captions = [caption for _, caption in shown]
+    for label in labels:
+        assert captions.count(f"example: {label}") == 3
+        assert sum(caption.startswith(f"{label} 50%\n") for caption in captions) == 22
+    broken = str(shown[0][0])
+    assert broken not in [
+        str(path) for path, _ in sheet_images(own / "support", own, [], [(broken, "")])
+    ]
 
 
 def test_an_exported_model_predicts_the_same_without_the_run(own: Path, tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from derts.training.result import Result
 from derts.training.run_folder import Run
 from derts.training.trainer import Trainer
 
+KEPT_COLUMN = "wrong labels kept"
+
 
 @dataclass
 class Comparison:
@@ -51,7 +53,9 @@ class Comparison:
     def table(self, baseline: str | None = None) -> list[tuple[str, ...]]:
         """Rows of text, the first a heading."""
         baseline = baseline or self.variants[0]
-        columns = ("accuracy", f"against {baseline}", "wrong labels kept", "ms/update", "selection")
+        noisy = [result["noise"]["kept"] is not None for result in self.results]
+        columns = ["accuracy", f"against {baseline}", KEPT_COLUMN, "ms/update", "selection"]
+        columns = [name for name in columns if name != KEPT_COLUMN or any(noisy)]
         rows: list[tuple[str, ...]] = [("strategy", *columns)]
         for name in self.variants:
             results = [result for result in self.results if result["variant"] == name]
@@ -60,9 +64,9 @@ class Comparison:
             share = _mean(result["selection_share"] for result in results)
             accuracy = str(over_seeds(list(self.accuracies(name).values())))
             difference = "" if name == baseline else self.difference(name, baseline)
-            wrong = "" if kept is None else f"{100 * kept:.1f}%"
+            wrong = ["" if kept is None else f"{100 * kept:.1f}%"] if any(noisy) else []
             times = f"{milliseconds:.0f}", f"{100 * (share or 0.0):.1f}%"
-            rows.append((name, accuracy, difference, wrong, *times))
+            rows.append((name, accuracy, difference, *wrong, *times))
         return rows
 
     def save(self, path: Path, **about: Any) -> None:

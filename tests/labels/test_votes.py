@@ -31,6 +31,8 @@ def test_noise_that_each_task_draws_anew_is_relabelled(
     relabelled = relabel_by_votes(pool)
     assert float(pool.mislabelled().mean()) > 0.35
     assert float(relabelled.mislabelled().mean()) < 0.005
+    told = votes.majority_vote(pool).relabelled
+    assert told == pytest.approx(float(pool.mislabelled().mean()), abs=0.01)
     # the true class of an image is its own label in the table: nothing else is called right
     assert pool.classes is not None
     for images, true in (

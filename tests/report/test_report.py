@@ -157,6 +157,27 @@ def test_print_quality_figures_and_unfinished_runs(
             assert figure.width > 1400
 
 
+def test_the_page_explains_its_numbers(demo_folder: Path) -> None:
+    page = make_report([demo_folder]).page
+    text = re.sub(r"<[^>]*>|\s+", " ", page)
+    assert "guessing gives 20" in text
+    assert "chance: a class is guessed" in text
+    assert "the chart of the time is of the whole run" in text
+    assert "Wrong labels kept: of the labels in the tasks that were trained on" in text
+    assert "how many tasks of the pool it stands for" in text
+    assert "clean test" not in text
+
+
+def test_what_says_nothing_is_left_out(demo_folder: Path, tmp_path: Path) -> None:
+    plain = copy_of(
+        demo_folder / "random-seed0", tmp_path / "r", ('noise = "tasks"', 'noise = "none"')
+    )
+    made = make_report([plain])
+    assert "time" not in made.figures.figures  # one bar of one colour
+    assert "wrong labels kept" not in made.page
+    assert "time" in make_report([demo_folder / "derts-seed0"]).figures.figures
+
+
 def test_the_same_runs_give_the_same_page(demo_folder: Path) -> None:
     assert make_report([demo_folder]).page == make_report([demo_folder]).page
 

@@ -93,3 +93,11 @@ def test_mistakes_are_named() -> None:
         scale_to_mean_one(torch.zeros(3))
     with pytest.raises(DertsError, match="cannot be scaled"):
         scale_to_mean_one(torch.tensor([1.0, float("nan")]))
+
+
+def test_weights_that_calibration_wants_below_zero_are_zero() -> None:
+    rows = torch.cat((torch.full((40, 1), -5.0), torch.tensor([[1.0], [20.0]])))
+    indices = torch.tensor([40, 41])
+    assert float(calibration(rows, indices).min()) < 0
+    weights = selection_weights("calibrated", rows, indices, torch.ones(2))
+    assert weights.tolist() == [2.0, 0.0]

@@ -251,7 +251,8 @@ def test_a_run_folder_tells_what_a_round_was(tmp_path: Path) -> None:
     page = make_report([tmp_path / "run"]).page
     assert "random tasks were trained on until the next look at a pool, none" in page
     assert "Some of the pool" in page
-    assert "none preferred</span>" in page
+    assert "Nothing was chosen: derts" in page
+    assert "The pool as a map" not in page
 
 
 def test_a_whole_pool_that_was_selected_is_no_round_of_random_tasks(tmp_path: Path) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from derts.commands.parse import parse, print_rows, unset
 from derts.errors import DertsError, printable
+
+if TYPE_CHECKING:
+    from derts.predict import LeftOut, Prediction
 
 
 @dataclass(frozen=True)
@@ -86,9 +90,8 @@ def predict(arguments: Sequence[str]) -> None:
     from derts.data.folders import count_unread, unread_note
     from derts.files import csv_bytes, write_atomically
     from derts.model_files import load_model
-    from derts.predict import LeftOut
     from derts.progress import progress, silent
-    from derts.report.pictures import SHEET_PICTURES, draw_sheet, to_picture
+    from derts.report.pictures import draw_sheet, to_picture
 
     model = load_model(options.model, options.weights)
     lost: LeftOut = []
@@ -102,10 +105,10 @@ def predict(arguments: Sequence[str]) -> None:
         rows.append((one.name, one.label, *shares))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(options.out, csv_bytes(rows))
-    shown = found[:SHEET_PICTURES]
-    pictures = [to_picture(model.pixels(options.query / one.name)) for one in shown]
-    captions = [f"{one.label} {100 * one.probability:.0f}%\n{one.name}" for one in shown]
-    draw_sheet(pictures, captions, sheet, f"{len(found)} images labelled")
+    drawn = sheet_images(options.support, options.query, found, lost)
+    pictures = [to_picture(model.pixels(image)) for image, _ in drawn]
+    title = f"{len(found)} images labelled; examples first, then some of every label"
+    draw_sheet(pictures, [caption for _, caption in drawn], sheet, title)
     for name in classifier.class_names:
         print(f"{sum(one.label == name for one in found):6d}  {printable(name)}")
     used = f"{options.model}, pretrained and not trained further"
@@ -121,6 +124,38 @@ def predict(arguments: Sequence[str]) -> None:
         print(f"left out {len(lost):,} broken images, the first is {first}")
     if unread := count_unread(options.support) + count_unread(options.query):
         print(unread_note(unread))
+
+
+def sheet_images(
+    support: Path, query: Path, found: Sequence[Prediction], lost: LeftOut
+) -> list[tuple[Path, str]]:
+    """What the picture sheet shows, with captions: a few examples of each class, then its images.
+
+    Every label gets its turn, the most probable of it first.
+    """
+    from derts.predict import class_folders
+    from derts.report.pictures import SHEET_PICTURES
+
+    broken = {str(path) for path, _ in lost}
+    examples = class_folders(support)
+    each = max(1, min(3, SHEET_PICTURES // 3 // len(examples)))
+    shown = [
+        (image, f"example: {name}")
+        for name, images in examples.items()
+        for image in [one for one in images if str(one) not in broken][:each]
+    ][: SHEET_PICTURES // 2]
+    by_label = [[one for one in found if one.label == name] for name in examples]
+    for ones in by_label:
+        ones.sort(key=lambda one: -one.probability)
+    turns = [one for turn in zip_longest(*by_label) for one in turn if one is not None]
+    chosen = set(map(id, turns[: max(0, SHEET_PICTURES - len(shown))]))
+    shown += [
+        (query / one.name, f"{one.label} {100 * one.probability:.0f}%\n{one.name}")
+        for ones in by_label
+        for one in ones
+        if id(one) in chosen
+    ]
+    return shown
 
 
 def export(arguments: Sequence[str]) -> None:

@@ -45,7 +45,7 @@ class CompareOptions:
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """Evaluate a trained run on a fixed, seeded set of clean tasks.
+    """Evaluate a trained run on a fixed, seeded set of tasks, labelled as the data is.
 
     Examples:
       derts evaluate runs/first

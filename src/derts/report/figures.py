@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 import io
+import math
 import re
+import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from derts.clock import TRAINING_PHASES
+from derts.clock import SELECTION_PHASES, TRAINING_PHASES
 from derts.files import write_atomically
 from derts.report.read import RunGroup
 
@@ -24,10 +26,10 @@ PHASE_COLORS = {
     "estimating": "#c2477f", "selecting": "#8a63d2",
 }  # fmt: skip
 PRINT_DPI = 300
-LONGEST_LABEL = 30  # letters
+LEGEND_LETTERS, BAR_LETTERS = 64, 24  # in a line
 SMALL = (5.2, 3.3)  # inches
 CURVES = (
-    ("validation", "accuracy", "Accuracy on clean validation tasks", "validation-accuracy"),
+    ("validation", "accuracy", "Accuracy on validation tasks", "validation-accuracy"),
     ("update", "accuracy", "Accuracy on the training tasks as labelled", "accuracy"),
     ("update", "loss", "Training loss", "loss"),
 )
@@ -140,8 +142,11 @@ def draw_figures(groups: Sequence[RunGroup]) -> FigureSheet:
             for against, unit in (("update", "updates"), ("seconds", "seconds")):
                 axes = sheet.add(f"{name}-{unit}", f"{what}, against {unit}")
                 _draw_curves(axes, groups, colors, event, key, against)
-    size = (SMALL[0], max(2.2, 1.5 + 0.45 * len(groups)))
-    _draw_phases(sheet.add("time", "Where the time went", size), groups)
+    chose = any(name in run.phases() for name in SELECTION_PHASES for g in groups for run in g.runs)
+    if chose or len(groups) > 1:  # else it is one bar of one colour
+        lines = sum(_label(group, BAR_LETTERS).count("\n") + 1 for group in groups)
+        size = (SMALL[0], max(2.2, 1.5 + 0.25 * lines + 0.2 * len(groups)))
+        _draw_phases(sheet.add("time", "Milliseconds per update, over the whole run", size), groups)
     rounds = [event for group in groups for run in group.runs for event in run.named("round")]
     if any(event["noise"]["pool"] for event in rounds):
         axes = sheet.add("noise", "Wrong labels in the pool, dropped and kept")
@@ -149,15 +154,25 @@ def draw_figures(groups: Sequence[RunGroup]) -> FigureSheet:
     return sheet
 
 
-def _label(group: RunGroup) -> str:
-    """A group's name for a legend: one with many settings must leave room for the drawing."""
-    return plain(shorten(group.name, LONGEST_LABEL))
+def _label(group: RunGroup, letters: int = LEGEND_LETTERS) -> str:
+    """A group's whole name, in lines where it has many settings."""
+    return plain("\n".join(textwrap.wrap(group.name, letters)))
 
 
 def _finish(axes: Any, across: str, up: str) -> None:
     axes.set(xlabel=across, ylabel=up)
     axes.grid(alpha=0.2)
-    axes.legend(frameon=False, fontsize=9)
+    names = axes.get_legend_handles_labels()[1]
+    longest = max((len(line) for name in names for line in name.split("\n")), default=0)
+    _legend(axes.figure, names, 2 if longest <= LEGEND_LETTERS // 2 else 1)
+
+
+def _legend(figure: Any, names: Sequence[str], columns: int) -> None:
+    """Names below the drawing, which keeps its height however many lines they have."""
+    width, height = figure.get_size_inches()
+    lines = sum(name.count("\n") + 1 for name in names)
+    figure.set_size_inches(width, height + 0.17 * math.ceil(lines / columns))
+    figure.legend(frameon=False, fontsize=8, ncols=columns, loc="outside lower center")
 
 
 def _draw_curves(
@@ -176,6 +191,11 @@ def _draw_curves(
             places, values = points[..., 0].mean(0), points[..., 1]
             band = (values.min(0), values.max(0)) if len(values) > 1 else None
             draw_band(axes, places, values.mean(0), band, _label(group), colors[group.name])
+    if key == "accuracy":
+        chance = sorted({100 / group.config.tasks.way for group in groups})
+        for number, height in enumerate(chance):
+            label = None if number else "chance: a class is guessed"
+            axes.axhline(height, color="#888888", linewidth=1, linestyle=":", label=label)
     across = "updates" if against == "update" else "seconds of training"
     _finish(axes, across, "accuracy, %" if key == "accuracy" else key)
 
@@ -189,7 +209,7 @@ def _draw_phases(axes: Any, groups: Sequence[RunGroup]) -> None:
         if widths.max() > 0.002 * max(1e-9, left.max() + widths.max()):
             axes.barh(rows, widths, left=left, color=PHASE_COLORS[phase], label=phase)
         left += widths
-    axes.set_yticks(rows, [_label(group) for group in groups])
+    axes.set_yticks(rows, [_label(group, BAR_LETTERS) for group in groups], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("ms per update, evaluation apart")
     axes.figure.legend(frameon=False, fontsize=8, ncols=3, loc="outside lower center")
@@ -197,6 +217,8 @@ def _draw_phases(axes: Any, groups: Sequence[RunGroup]) -> None:
 
 def _draw_noise(axes: Any, groups: Sequence[RunGroup], colors: dict[str, str]) -> None:
     for group in groups:
+        if group.config.tasks.noise == "none":
+            continue  # nobody knows which labels are wrong
         rounds = next(filter(None, (run.named("round") for run in group.runs)), [])
         for key, style in {"pool": ":", "dropped": "--", "kept": "-"}.items():
             known = [event for event in rounds if event["noise"][key] is not None]

@@ -10,17 +10,22 @@ from importlib.resources import files
 from pathlib import Path
 
 from derts import __version__
+from derts.comparison import KEPT_COLUMN
 from derts.config_file import to_toml
 from derts.data.table import Table
 from derts.files import write_atomically
 from derts.report.figures import FigureSheet, draw_figures
 from derts.report.parts import notes_of, what_it_did
 from derts.report.pictures import COLUMNS, Atlas
-from derts.report.pool_map import PoolView, pool_views
+from derts.report.pool_map import RANDOM, PoolView, pool_views
 from derts.report.read import RunGroup, comparison_of, group_runs, read_runs, settings_table
 from derts.report.tables import Rows, html_page, html_table
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+KEPT = (
+    "Wrong labels kept: of the labels in the tasks that were trained on, how many are wrong. It is "
+    "known only because the noise was added by these runs themselves."
+)
 BAND = (
     "Lines are means over seeds, bands reach from the lowest seed to the highest. Strategies train "
     "on different tasks: compare them by validation and test tasks, which are the same for all."
@@ -92,11 +97,18 @@ def _summary(groups: Sequence[RunGroup]) -> str:
     stories = [run for group in groups for run in group.runs]
     splits = [run.result["split"] for run in stories if run.result is not None]
     if splits:
-        about = (
-            f"Accuracy in % on clean {splits[0]} tasks. ± is the 95% interval over seeds "
-            "(Student's t); differences are paired, seed by seed. Click a heading to sort."
+        rows = comparison_of(groups).table()
+        chance = " or ".join(
+            f"{100 / way:.0f}" for way in sorted({g.config.tasks.way for g in groups})
         )
-        found += f"<p>{_text(about)}</p>{_table(comparison_of(groups).table())}"
+        about = (
+            f"Accuracy in % on {splits[0]} tasks, labelled as the data is; guessing gives {chance}."
+            " ± is the 95% interval over seeds (Student's t); differences are paired, seed by seed."
+            " ms/update is training time after the warm-up and the slow first updates; the chart of"
+            " the time is of the whole run. Click a heading to sort."
+        )
+        about += f" {KEPT}" if KEPT_COLUMN in rows[0] else ""
+        found += f"<p>{_text(about)}</p>{_table(rows)}"
         if len({tuple(group.seeds) for group in groups}) > 1:
             each = (f"{group.name} has {', '.join(map(str, group.seeds))}" for group in groups)
             about = f"Seeds: {'; '.join(each)}. A difference is over the seeds that both have."
@@ -128,11 +140,17 @@ def _pools(views: Sequence[PoolView], figures: FigureSheet) -> str:
     if not views:
         return ""
     grids = "".join(view.grids() for view in views)
-    found = (
-        "<h2>The pool as a map</h2><p>One dot is one task; hover over it, or touch it, to see its "
-        "images. Each column is a class as labelled when the task was drawn; a red frame marks a "
-        f'wrong label.</p><div class="figures maps">{"".join(view.map() for view in views)}</div>'
-    )
+    maps, found = "".join(view.map() for view in views if not view.record.random), ""
+    for view in views:
+        if view.record.random:
+            found += f"<h2>Nothing was chosen: {_text(view.group.name)}</h2><p>{RANDOM}</p>"
+    if maps:
+        found += (
+            "<h2>The pool as a map</h2><p>One dot is one task; hover over it, or touch it, to see "
+            "its images. Each column is a class as labelled when the task was drawn; a red frame "
+            "marks a wrong label. γ is a task's weight in training: how many tasks of the pool it "
+            f'stands for, divided by the mean.</p><div class="figures maps">{maps}</div>'
+        )
     if grids:
         found += (
             "<h2>Selected and unselected tasks</h2><p>A row is a task, one support image per "

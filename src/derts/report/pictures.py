@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from PIL import Image
 from derts.config import TrainConfig
 from derts.data import open_data
 from derts.data.table import Table
-from derts.errors import DertsError
+from derts.errors import DertsError, printable
 from derts.report.figures import new_figure, plain, save_figure, shorten
 from derts.selection.round_record import RoundRecord, pool_digest
 from derts.tasks import TaskPool
@@ -27,6 +28,7 @@ COLUMNS = 50
 MOST_PICTURES = 3000
 SHEET_LINE = 0.13  # inches of a line under a picture, which has one
 SHEET_LETTERS = 17  # of a line, so that it ends before the next picture's
+SHEET_LINES = 4  # of one line of a caption, at most
 SHEET_PICTURES = 100
 
 
@@ -119,11 +121,18 @@ def task_pictures(images: Table, pool: TaskPool, task: int, atlas: Atlas) -> lis
     return found
 
 
+def _wrapped(line: str) -> str:
+    """A line of a caption whole, on as many as it needs; of a very long one the ends."""
+    line = shorten(printable(line), SHEET_LINES * SHEET_LETTERS - SHEET_LETTERS // 2)
+    return "\n".join(textwrap.wrap(line, SHEET_LETTERS)) or line
+
+
 def draw_sheet(
     pictures: Sequence[Image.Image], captions: Sequence[str], path: Path, title: str
 ) -> None:
     """Write pictures in rows of ten as a PNG, with a few lines under each; at most a hundred."""
-    shown = list(zip(pictures, captions, strict=True))[:SHEET_PICTURES]
+    texts = ["\n".join(map(_wrapped, caption.split("\n"))) for caption in captions]
+    shown = list(zip(pictures, texts, strict=True))[:SHEET_PICTURES]
     columns = max(4, min(10, len(shown)))
     rows = max(1, math.ceil(len(shown) / columns))
     below = SHEET_LINE * max((caption.count("\n") + 1 for _, caption in shown), default=1)
@@ -137,7 +146,6 @@ def draw_sheet(
         if number < len(shown):
             picture, caption = shown[number]
             axes.imshow(picture.convert("RGB"), aspect="auto")
-            text = "\n".join(shorten(line, SHEET_LETTERS) for line in caption.split("\n"))
-            axes.text(0, -0.03, plain(text), fontsize=6.5, va="top", transform=axes.transAxes)
+            axes.text(0, -0.03, plain(caption), fontsize=6.5, va="top", transform=axes.transAxes)
     figure.suptitle(plain(title), fontsize=9, x=0.01, y=1 - 0.12 / high, ha="left")
     save_figure(figure, path, dpi=150)

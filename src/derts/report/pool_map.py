@@ -81,8 +81,8 @@ class PoolView:
                 f'fill="{STATES[self.states[task]][0]}" data-map="{self.number}" '
                 f'data-task="{task}"/>'
             )
-        chosen = "none preferred" if self.record.random else "selected, larger with γ"
-        names = {"selected": chosen, "dropped": "dropped", "not selected": "not selected"}
+        names = {"selected": "selected, larger with γ", "dropped": "dropped"}
+        names = {state: names.get(state, state) for state in STATES if state in self.states}
         key = "".join(
             f'<span><i style="background:{STATES[state][0]}"></i>{text}</span>'
             for state, text in names.items()
@@ -101,7 +101,6 @@ class PoolView:
             f"{self.group.name}, round {self.record.number + 1} at update {self.record.update}{of}:"
             " first two principal components of the estimated gradients."
         )
-        about += f" {RANDOM}" if self.record.random else ""
         about += f" No pictures: {self.tasks}." if isinstance(self.tasks, str) else ""
         return html.escape(about)
 
