@@ -30,6 +30,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -43,16 +44,27 @@ from PIL import Image
 
 from derts.cli import run
 from derts.commands import inspect as inspecting
-from derts.data import open_data
+from derts.config_file import read_config
+from derts.data import describe_store, item_names, open_data, open_store
 from derts.facility_location import Selection, select
 from derts.files import write_json
 from derts.labels import relabel_by_votes
+from derts.labels.cleaning import read_review
+from derts.labels.judged import JudgedImages, judge_images
+from derts.labels.known_errors import true_labels
+from derts.paper.collect import load_results
+from derts.predict import load_model
 from derts.provenance import code_version, machine
 from derts.report.figures import FigureSheet
+from derts.report.read import RunStory, comparison_of, group_runs, settings_table
+from derts.selection.round_record import RoundRecord
 from derts.tasks import TaskPool
-from derts.training.checkpoint import MAGIC
+from derts.training.checkpoint import MAGIC, load_checkpoint
+from derts.training.run import open_trainer
+from derts.training.run_folder import Run
 
-SECONDS, MEMORY = 30, 8 * 2**30
+SECONDS, MEMORY = 120, 8 * 2**30
+COMMAND_SHARE = 0.05  # of the cases in which a whole command runs, where a function does
 Random = np.random.Generator
 TRAIN = [
     "--tasks.way", "2", "--tasks.shot", "1", "--tasks.query", "1", "--model.width", "4",
@@ -100,7 +112,9 @@ def other_value(random: Random, value: Any) -> Any:
 def changed(random: Random, tree: Any) -> Any:
     """A copy of nested lists and tables with one place of it changed."""
     tree = copy.deepcopy(tree)
-    place, parent, key = tree, None, None
+    place: Any = tree
+    parent: Any = None
+    key: Any = None
     while isinstance(place, dict | list) and place and random.random() < 0.85:
         keys: list[Any] = list(place) if isinstance(place, dict) else list(range(len(place)))
         parent, key = place, keys[random.integers(len(keys))]
@@ -325,6 +339,7 @@ STORE_COMMANDS = (
 PREPARE = ("data prepare {} made --size 8 --workers 1",
            "data prepare {} made --size 8 --workers 1 --skip-broken")  # fmt: skip
 PREDICT = ("predict model.safetensors --support support --query query --out p.csv",)
+NEEDED = ("run", "store", "support", "query")
 Changer = Callable[[Random, bytes], bytes]
 KINDS: dict[str, tuple[str, Changer, tuple[str, ...]]] = {
     "config": ("run/config.toml", change_toml, RUN_COMMANDS),
@@ -354,7 +369,11 @@ KINDS: dict[str, tuple[str, Changer, tuple[str, ...]]] = {
                tuple(one.format("cache") for one in PREPARE)),
     "pack": ("pack/train_0.npz", change_npz, tuple(one.format("pack") for one in PREPARE)),
     "images": ("photos/*/*.png", damaged, tuple(one.format("photos") for one in PREPARE)),
-    "query images": ("query/*.png", damaged, RUN_COMMANDS[-2:-1]),
+    "query images": (
+        "query/*.png",
+        damaged,
+        (RUN_COMMANDS[-2], f"{RUN_COMMANDS[-2]} --skip-broken"),
+    ),
 }  # fmt: skip
 
 
@@ -439,12 +458,51 @@ def limited() -> Iterator[None]:
         signal.alarm(0)
 
 
-def read_selection() -> None:
-    list(Selection.load("selection.json").batches(torch.arange(12), 2))
+def newest(pattern: str) -> Path:
+    return sorted(Path().glob(pattern))[-1]
 
 
-def read_pool() -> None:
-    relabel_by_votes(TaskPool.load("pool.safetensors"))
+def read_run() -> None:
+    story = RunStory(Run.open("run"))
+    groups = group_runs([story])
+    comparison_of(groups).table()
+    settings_table(groups)
+    assert story.status
+
+
+def read_store() -> None:
+    describe_store("store").lines()
+    open_store("store")
+
+
+@cache
+def judged(world: Path) -> JudgedImages:
+    """The world's images, judged once: reading a review needs to know them."""
+    tables = open_data(str(world / "store"))
+    return judge_images(open_trainer(world / "run", tables).learner, tables, str(world / "store"))
+
+
+WORLD: list[Path] = []
+CALLS: dict[str, Callable[[], object]] = {
+    "config": lambda: read_config("run/config.toml").resolved(),
+    "given config": lambda: read_config("given.toml").resolved(),
+    "events": read_run,
+    "result": read_run,
+    "run's data": lambda: Run.open("run").data(),
+    "checkpoint": lambda: load_checkpoint(newest("run/checkpoints/*.ckpt")),
+    "round": lambda: RoundRecord.load(newest("run/rounds/*.safetensors")),
+    "store": read_store,
+    "store's images": read_store,
+    "store's labels": read_store,
+    "store's names": lambda: item_names("store", "train"),
+    "true labels": lambda: true_labels("store", judged(WORLD[0]).tables["train"]),
+    "model": lambda: load_model("model.safetensors"),
+    "selection": lambda: list(Selection.load("selection.json").batches(torch.arange(12), 2)),
+    "pool": lambda: relabel_by_votes(TaskPool.load("pool.safetensors")),
+    "review": lambda: read_review(Path("review.csv"), judged(WORLD[0])),
+    "results": lambda: load_results(Path("known/reproduce-table1.json")),
+}
+"""The function that reads a file; commands take longer."""
 
 
 def answer(words: str) -> tuple[int, str, str]:
@@ -452,12 +510,11 @@ def answer(words: str) -> tuple[int, str, str]:
     from derts import cli
 
     said, told = io.StringIO(), io.StringIO()
-    calls = {"selection": read_selection, "pool": read_pool}
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(told), limited():
-        if words in calls:
+        if words in CALLS:
             with contextlib.ExitStack() as stack:
-                stack.callback(setattr, cli, "_dispatch", cli._dispatch)  # type: ignore[arg-type]
-                cli._dispatch = lambda _: calls[words]() or 0  # type: ignore[assignment,func-returns-value]
+                stack.callback(setattr, cli, "_dispatch", cli._dispatch)
+                cli._dispatch = lambda _: (CALLS[words](), 0)[1]  # type: ignore[assignment]
                 code = run([])
         else:
             code = run(words.split())
@@ -483,9 +540,15 @@ def try_case(number: int, world: Path) -> tuple[str, str, str]:
     kind = list(KINDS)[number % len(KINDS)]
     pattern, change, commands = KINDS[kind]
     words = commands[random.integers(len(commands))]
+    if kind in CALLS and random.random() > COMMAND_SHARE:
+        words = kind
     with TemporaryDirectory() as folder:
         place = Path(folder) / "case"
-        shutil.copytree(world, place)
+        place.mkdir()
+        needed = {pattern.split("/")[0], *(("store",) if words in CALLS else NEEDED)}
+        for name in needed:
+            one = world / name
+            (shutil.copytree if one.is_dir() else shutil.copy)(one, place / name)
         files = sorted(place.glob(pattern))
         if not files:
             return kind, "no such file", ""
@@ -532,7 +595,10 @@ def no_drawing() -> Iterator[None]:
 def check_commands(world: Path) -> None:
     """Every command must do its work on files that are as they should be."""
     for words in dict.fromkeys(words for *_, commands in KINDS.values() for words in commands):
-        with TemporaryDirectory() as folder, contextlib.chdir(shutil.copytree(world, Path(folder, "c"))):
+        with (
+            TemporaryDirectory() as folder,
+            contextlib.chdir(shutil.copytree(world, Path(folder, "c"))),
+        ):
             if words.startswith("train --resume"):
                 Path("run/result.json").unlink()
             started = time.monotonic()
@@ -553,6 +619,8 @@ def main(options: Options) -> None:
         world.mkdir()
         make_world(world)
         check_commands(world)
+        WORLD.append(world)
+        judged(world)
         for number in range(options.first, options.first + options.cases):
             kind, ending, failure = try_case(number, world)
             counts[kind][ending] += 1
