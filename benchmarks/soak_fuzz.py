@@ -50,10 +50,10 @@ from derts.facility_location import Selection, select
 from derts.files import write_json
 from derts.labels import relabel_by_votes
 from derts.labels.cleaning import read_review
-from derts.labels.judged import JudgedImages, judge_images
+from derts.labels.judged import JudgedItems, judge_items
 from derts.labels.known_errors import true_labels
+from derts.model_files import load_model
 from derts.paper.collect import load_results
-from derts.predict import load_model
 from derts.provenance import code_version, machine
 from derts.report.figures import FigureSheet
 from derts.report.read import RunStory, comparison_of, group_runs, settings_table
@@ -476,10 +476,10 @@ def read_store() -> None:
 
 
 @cache
-def judged(world: Path) -> JudgedImages:
+def judged(world: Path) -> JudgedItems:
     """The world's images, judged once: reading a review needs to know them."""
     tables = open_data(str(world / "store"))
-    return judge_images(open_trainer(world / "run", tables).learner, tables, str(world / "store"))
+    return judge_items(open_trainer(world / "run", tables).learner, tables, str(world / "store"))
 
 
 WORLD: list[Path] = []
