@@ -45,7 +45,7 @@ def test_another_store_is_refused_unless_it_is_meant(
     capsys.readouterr()
     assert run(COMMANDS[name]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert "store is not what run was trained on" in line
+    assert "store, which run was trained on, was prepared again since" in line
     assert "--data-changed" in line
     if name != "inspect":  # as clean, but it takes seconds to draw
         assert run([*COMMANDS[name], "--data-changed"]) == 0

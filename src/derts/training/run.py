@@ -25,7 +25,7 @@ from derts.training.checkpoint import (
     judged_weights,
     newest_checkpoint,
 )
-from derts.training.drawing import evaluation_tasks
+from derts.training.drawing import draw_tasks, evaluation_tasks, training_sampler
 from derts.training.driver import Driver, Listen
 from derts.training.memory import check_memory
 from derts.training.result import Result
@@ -174,6 +174,8 @@ def _checked_trainer(
     """A new Trainer; what the end of its run needs, and its memory, is looked at here."""
     tables = open_data(config.data) if tables is None else tables
     group = group or Group()
+    if "train" in tables and not config.tasks.rotated:  # tasks that cannot be come first
+        draw_tasks(training_sampler(tables["train"], config.tasks), config.tasks, 1, (0, "check"))
     check_memory(config, tables, group.device or choose_device(config.hardware), group.size)
     shown = partial(progress, quiet=quiet or not group.leads)
     trainer = Trainer(config, tables, group=group, progress=shown)
