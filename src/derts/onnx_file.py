@@ -20,7 +20,7 @@ from derts.predict import Classifier
 
 
 class _Network(nn.Module):
-    """uint8 [n, size, size, channels] -> probabilities [n, classes]."""
+    """uint8 [n, size, size, channels], or features [n, d] -> probabilities [n, classes]."""
 
     def __init__(self, classifier: Classifier) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class _Network(nn.Module):
         self.pretrained = classifier.learner.embedding.pretrained
 
     def forward(self, images: Tensor) -> Tensor:
-        items = normalised(images, torch.float32)
+        items = images if images.is_floating_point() else normalised(images, torch.float32)
         if self.pretrained is not None:
             items = self.pretrained(items)
         features: Tensor = self.learner.backbone(items)
@@ -39,8 +39,9 @@ class _Network(nn.Module):
 def save_onnx(classifier: Classifier, path: Path) -> Path:
     """Write backbone and prototypes (ANIL: the adapted head) of a classifier.
 
-    Input "images" uint8 [n, size, size, channels], output "probabilities" float [n, classes]; the
-    file's metadata names the classes, as a JSON list. Needs derts[onnx].
+    Input "images" uint8 [n, size, size, channels], or features float [n, d]; output
+    "probabilities" float [n, classes]; the file's metadata names the classes, as a JSON list. Needs
+    derts[onnx].
     """
     try:
         import onnx
@@ -51,7 +52,9 @@ def save_onnx(classifier: Classifier, path: Path) -> Path:
         raise DertsError("maml adapts its whole network and cannot be exported: use protonet")
     model, said = classifier.model, io.StringIO()
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision, and says so
-    example = torch.zeros(2, model.size, model.size, model.channels, dtype=torch.uint8)
+    example = torch.zeros(
+        2, *model.shape, dtype=torch.float if model.takes_features else torch.uint8
+    )
     network = _Network(classifier).eval()
     with evaluation_mode(classifier.learner), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter's own packages

@@ -1,4 +1,4 @@
-"""Use a trained model: a few labelled images in, labels for the rest out."""
+"""Use a trained model: a few labelled images (or rows of features) in, labels for the rest out."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from derts.config import TrainConfig
 from derts.data import FeatureTable
 from derts.data.decode import BrokenImageError, Pixels, decode, decode_all, read_image
 from derts.data.folders import count_unread, list_images, unread_note
+from derts.data.matrices import Matrix, rows_for_model
 from derts.errors import DertsError
 from derts.files import write_atomically, write_json
 from derts.hardware import send
@@ -41,7 +42,7 @@ Weights = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Prediction:
-    """One image's name, label, the label's probability, and that of every class."""
+    """One item's name, label, the label's probability, and that of every class."""
 
     name: str
     label: str
@@ -50,7 +51,7 @@ class Prediction:
 
 
 class FewShotModel:
-    """A trained learner with what is needed to use it: config and card (image shape, results).
+    """A trained learner with what is needed to use it: config and card (item shape, results).
 
     Several threads may use one model: they decode at once, and take turns with the learner.
     The card of a pretrained backbone as it is says that it is `untrained`.
@@ -68,20 +69,20 @@ class FewShotModel:
         if pretrained is None and config.model.pretrained:
             tuned = part_of(weights, "backbone.pretrained.network.")
             self.pretrained = load_pretrained(config.model.backbone, tuned or config.model.weights)
-        height, width, self.channels = card.get("item_shape") or card["image_shape"]
-        if height != width:
+        self.shape: tuple[int, ...] = tuple(card.get("item_shape") or card["image_shape"])
+        self.takes_features = len(self.shape) == 1
+        self.size, self.channels = self.shape[0], self.shape[-1]
+        if not self.takes_features and self.size != self.shape[1]:
             raise DertsError(
-                f"the model was trained on images of {height}×{width} pixels: predicting from "
-                "files needs square ones, as derts data prepare makes them"
+                f"the model was trained on images of {self.size}×{self.shape[1]} pixels: files "
+                "need square ones, as derts data prepare makes them"
             )
-        self.size: int = height
         self.turn = threading.Lock()
         self.learner = self._build(config.tasks.way)
 
     def _build(self, way: int) -> AnyLearner:
-        shape = (self.size, self.size, self.channels)
         learner = build_learner(
-            self.config.learner, self.config.model, way=way, item_shape=shape,
+            self.config.learner, self.config.model, way=way, item_shape=self.shape,
             pretrained=self.pretrained,
         )  # fmt: skip
         learner.load_state_dict(self.weights)
@@ -95,9 +96,16 @@ class FewShotModel:
     ) -> Classifier:
         """Learn new classes: a folder with a folder per class, or images by class name.
 
+        A model of features takes a file of features with labels, or arrays [n, d] by class name.
         An image that cannot be read is an error, or is put into `left_out`.
         """
-        classes = support if isinstance(support, Mapping) else class_folders(Path(support))
+        classes: Mapping[str, Any]
+        if isinstance(support, Mapping):
+            classes = support
+        elif self.takes_features:
+            classes = rows_for_model(support, self.size, labelled=True).by_class()
+        else:
+            classes = class_folders(Path(support))
         names = tuple(classes)
         if len(names) < 2:
             raise DertsError(f"support has {len(names)} classes: give at least two")
@@ -109,14 +117,14 @@ class FewShotModel:
             if name != "protonet":
                 raise DertsError(
                     f"support has {len(names)} classes but this {name} was trained for {trained}: "
-                    f"give {trained} class folders, train with --tasks.way {len(names)}, or use "
+                    f"give {trained}, train with --tasks.way {len(names)}, or use "
                     "protonet, which takes any number"
                 )
             # prototypes: nothing that was learned depends on their number
             learner = self._build(len(names)).to(learner.device)
         found: list[torch.Tensor] = []
         for one in names:
-            decoded = self.decoded(_Images(classes[one]), left_out)
+            decoded = self.decoded(self.items(classes[one]), left_out)
             rows = [learner.embedding.embedded(send(part, learner.device)) for _, part in decoded]
             found.append(torch.cat(rows))
             if not len(found[-1]):
@@ -131,11 +139,24 @@ class FewShotModel:
             adapted = learner.adapt(torch.cat(parts, 1), labels[None].to(learner.device))
         return Classifier(self, learner, names, adapted)
 
+    def items(self, given: Any) -> _Images | Matrix:
+        """What a path holds, or a sequence of images or rows."""
+        if self.takes_features:
+            return rows_for_model(given, self.size)
+        return _query_images(Path(given)) if isinstance(given, str | Path) else _Images(given)
+
     def decoded(
-        self, images: _Images, left_out: LeftOut | None
+        self, images: _Images | Matrix, left_out: LeftOut | None
     ) -> Iterator[tuple[list[str], torch.Tensor]]:
-        """Names and uint8 [n, size, size, channels] of images, some at a time, by threads."""
+        """Names and uint8 [n, size, size, channels] of images, some at a time, by threads; or
+        names and features float32 [n, d].
+        """
         start, shape = 0, (self.size, self.channels)
+        if isinstance(images, Matrix):
+            for rows in images.blocks():
+                yield [images.name(start + place) for place in range(len(rows))], rows
+                start += len(rows)
+            return
         for count, pixels, broken in decode_all(images, 0, *shape, min(16, os.cpu_count() or 1)):
             for _, name, reason in broken:
                 if left_out is None:
@@ -211,11 +232,13 @@ class Classifier:
     ) -> list[Prediction]:
         """A label and probabilities for each image: a folder of images, or images.
 
+        A model of features takes a file of features, or an array [n, d].
         An image that cannot be read is an error, or is put into `left_out`.
         """
-        images = _query_images(Path(query)) if isinstance(query, str | Path) else _Images(query)
+        images = self.model.items(query)
         found: list[Prediction] = []
-        with progress("predicting", len(images), "images") as advance:
+        unit = "rows" if self.model.takes_features else "images"
+        with progress("predicting", len(images), unit) as advance:
             for names, pixels in self.model.decoded(images, left_out):
                 for name, row in zip(names, self._shares(pixels), strict=True):
                     shares = dict(zip(self.class_names, row, strict=True))

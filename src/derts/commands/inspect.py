@@ -145,6 +145,8 @@ def _judge_features(
         for note in matrix.check(silent if options.quiet else progress):
             print(note)
         names = [matrix.name(row) for row in range(len(matrix))]
+        if len(set(matrix.labels or ())) < 2:
+            raise DertsError(f"{source} has one class: give rows of two classes or more")
         tables = chosen_splits({"train": matrix.table()}, split)
         return judge_items(None, tables, paths=names), str(source)
     if describe_store(source).kind != "features":

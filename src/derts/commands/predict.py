@@ -27,6 +27,9 @@ class PredictOptions:
     backbones take any number of classes, ANIL and MAML as many as they were trained for; all take
     any number of images of each.
 
+    A model of features takes SUPPORT and QUERY as .npz, .npy or .parquet files of features,
+    SUPPORT with labels.
+
     Examples:
       derts predict efficientnet-lite0 --support my-examples --query inbox
       derts predict runs/first --support my-examples --query inbox
@@ -36,9 +39,9 @@ class PredictOptions:
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """A run folder, an exported model, or a pretrained backbone."""
     support: Path
-    """A folder with a folder of images per class."""
+    """A folder with a folder of images per class (features: a file with labels)."""
     query: Path
-    """A folder of images to label."""
+    """A folder of images to label (features: a file)."""
     out: Path = Path("predictions.csv")
     """The table to write; a picture sheet goes beside it."""
     skip_broken: bool = False
@@ -99,16 +102,24 @@ def predict(arguments: Sequence[str]) -> None:
     classifier = model.adapt(options.support, left_out=left_out)
     shown_how = silent if options.quiet else progress
     found = classifier.predict(options.query, left_out=left_out, progress=shown_how)
-    rows = [("image", "label", "probability", *classifier.class_names)]
+    rows = [
+        (
+            "row" if model.takes_features else "image",
+            "label",
+            "probability",
+            *classifier.class_names,
+        )
+    ]
     for one in found:
         shares = [f"{share:.4f}" for share in (one.probability, *one.probabilities.values())]
         rows.append((one.name, one.label, *shares))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(options.out, csv_bytes(rows))
-    drawn = sheet_images(options.support, options.query, found, lost)
-    pictures = [to_picture(model.pixels(image)) for image, _ in drawn]
-    title = f"{len(found)} images labelled; examples first, then some of every label"
-    draw_sheet(pictures, [caption for _, caption in drawn], sheet, title)
+    if not model.takes_features:
+        drawn = sheet_images(options.support, options.query, found, lost)
+        pictures = [to_picture(model.pixels(image)) for image, _ in drawn]
+        title = f"{len(found)} images labelled; examples first, then some of every label"
+        draw_sheet(pictures, [caption for _, caption in drawn], sheet, title)
     for name in classifier.class_names:
         print(f"{sum(one.label == name for one in found):6d}  {printable(name)}")
     used = f"{options.model}, pretrained and not trained further"
@@ -116,7 +127,7 @@ def predict(arguments: Sequence[str]) -> None:
         [
             ("model", used if model.card.get("untrained") else str(options.model)),
             ("labels", str(options.out)),
-            ("pictures", str(sheet)),
+            *([] if model.takes_features else [("pictures", str(sheet))]),
         ]
     )
     if lost:

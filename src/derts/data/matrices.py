@@ -81,6 +81,11 @@ class Matrix:
         told = f", {other:,} of them with another label" if other else ""
         return [f"{same:,} rows repeat an earlier row{told}"]
 
+    def by_class(self) -> dict[str, NDArray[Any]]:
+        """The rows of each label."""
+        names, labels = number_labels(self.labels or [])
+        return {name: self.values[labels == number] for number, name in enumerate(names)}
+
     def table(self) -> FeatureTable:
         """All rows as one table, in memory."""
         names, labels = number_labels(self.labels or [])
@@ -136,6 +141,24 @@ def read_matrix(path: Path | str, labels: Path | None = None, *, labelled: bool 
             wrong = f"{path} has {len(values):,} rows but {len(found_):,} {what}"
             raise DertsError(f"{wrong}: give one per row")
     return Matrix(path, values, given, names)
+
+
+def rows_for_model(given: Any, width: int, *, labelled: bool = False) -> Matrix:
+    """Rows for a model that takes `width` features: in a file, or as an array [n, d]."""
+    if isinstance(given, str | Path):
+        if not is_matrix(given):
+            fix = "give a .npz, .npy or .parquet file of them"
+            raise DertsError(
+                f"the model was trained on features, which {given} is no file of: {fix}"
+            )
+        matrix = read_matrix(given, labelled=labelled)
+    else:
+        matrix = Matrix(Path("rows"), np.atleast_2d(np.asarray(given)), None, None)
+    if matrix.values.ndim != 2 or matrix.values.shape[1] != width:
+        found = f"{matrix.path} has {matrix.values.shape[-1]} features a row"
+        raise DertsError(f"{found} but the model was trained on {width}: make them the same way")
+    matrix.check()
+    return matrix
 
 
 def prepare_matrix(

@@ -18,6 +18,7 @@ from derts.config import HardwareConfig
 from derts.data import folders, imagenet
 from derts.data.decode import Broken, decode_all
 from derts.data.glyphs import glyphs
+from derts.data.matrices import is_matrix
 from derts.data.sources import DEFAULT_FRACTIONS, ListedSplit, Listing, Source
 from derts.data.store import SplitEntry, StoreDescription, describe_store, open_store
 from derts.data.store_writing import (
@@ -76,7 +77,8 @@ def find_source(path: Path | str) -> Source:
     if not path.exists():
         raise DertsError(f"{path} does not exist: give the folder of a data set")
     if not path.is_dir():
-        raise DertsError(f"{path} is a file: unpack it if it is an archive, and give the folder")
+        fix = f"run derts data prepare {path} DEST" if is_matrix(path) else "unpack it if need be"
+        raise DertsError(f"{path} is a file: {fix}, and give the folder")
     if (path / "store.json").is_file():
         raise DertsError(f"{path} is a prepared store already: use it as it is")
     try:
