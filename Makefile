@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 # a file of tests is one process's, so that what its tests share is made once
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test lint soak audit setup format clean
+.PHONY: demo check test lint soak mutants audit setup format clean
 
 setup: $(READY)
 
@@ -37,6 +37,11 @@ soak: $(READY)
 	$(BIN)/python benchmarks/soak_memory.py results/soak-memory-cpu.json
 	$(BIN)/python benchmarks/soak_kill.py results/soak-kill-cpu.json
 	$(BIN)/python benchmarks/two_rounds.py results/soak-two-rounds-cpu.json
+	$(BIN)/python benchmarks/soak_fuzz.py results/soak-fuzz-cpu.json
+
+# small faults, each planted alone: do the tests see it? about ten minutes
+mutants: $(READY)
+	$(BIN)/python tests/mutants/run.py results/mutants.json
 
 # needs the network
 audit: $(READY)

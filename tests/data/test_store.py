@@ -103,6 +103,7 @@ def test_damage_is_named(
         (lambda content: content.update(format="other"), "other version 1"),
         (lambda content: content.update(version=99), "version 99"),
         (lambda content: content.pop("splits"), "damaged"),
+        (lambda content: content.update(left_out=float("inf")), "damaged"),
         (lambda content: content.update(splits=[]), "damaged"),
         (lambda content: content["splits"].update({"../x": {}}), "damaged"),
         (lambda content: content["splits"]["val"].update(shape=[8, 8]), "damaged"),

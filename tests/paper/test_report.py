@@ -12,7 +12,7 @@ import pytest
 from derts.errors import DertsError
 from derts.paper.cells import Cell, Setting, cells, keep_only
 from derts.paper.collect import CellResult, Results, load_results, save_results
-from derts.paper.report import TableReport, as_html, make_report, markdown
+from derts.paper.report import TableReport, as_html, make_report, markdown, print_report
 
 
 def result(seed: int, right: int, updates: int = 10000, **values: Any) -> CellResult:
@@ -49,6 +49,14 @@ def table(report: TableReport, place: str = "") -> dict[str, dict[str, str]]:
         for row in report.rows
         if row.texts[0].endswith(place or row.texts[0])
     }
+
+
+def test_notes_from_files_print_escaped(
+    ablation: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = make_report("table5", cells("table5"), ablation)
+    print_report(replace(report, notes=("a\x1b[2Jb",)))
+    assert "a\\x1b[2Jb" in capsys.readouterr().out
 
 
 def test_rows_hold_the_papers_ours_and_differences(ablation: Results) -> None:

@@ -166,7 +166,7 @@ def describe_store(path: Path | str) -> StoreDescription:
         return found
     except FileNotFoundError:
         raise DertsError(f"{path} is no prepared store (it has no store.json): {REMAKE}") from None
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (OSError, KeyError, TypeError, ArithmeticError, ValueError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise DertsError(f"{path / 'store.json'} is damaged ({reason}): {REMAKE}") from error
 

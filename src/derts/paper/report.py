@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from derts.errors import printable
 from derts.paper.cells import Cell, Setting, cells, read_recipe
 from derts.paper.collect import CellResult, Results, load_results
 from derts.report.tables import html_page, html_table, markdown_table, table_text
@@ -99,7 +100,7 @@ def as_html(report: TableReport) -> str:
 def print_report(report: TableReport) -> None:
     """On standard output."""
     print(f"{report.name}: {report.title}\n\n{table_text(report.marked(), len(HEAD))}\n")
-    print("\n".join(report.notes), end="\n\n")
+    print("\n".join(map(printable, report.notes)), end="\n\n")
 
 
 def read_report(path: Path, asked: Sequence[Cell] | None = None) -> TableReport:
