@@ -9,7 +9,7 @@ clean      random tasks on the true labels
 random     random tasks on the wrong labels; its model is the judge of what follows
 long       random tasks for twice as many updates: as many as judge and fresh learner together
 paper      the paper's rule
-derts      the preset
+derts      the preset, which judges labels while training, within the same updates
 cleaned    random tasks on what `derts clean` leaves (judge and fresh learner: twice the updates)
 cleanlab   the same with out-of-fold probabilities of a linear classifier on the judge's
            embedding, and images dropped by confident learning (needs scikit-learn)
@@ -33,8 +33,9 @@ import torch
 from torch import Tensor
 
 import derts
-from derts.config_file import PRESETS, Values, apply_presets, with_values
-from derts.data import ImageTable, open_data
+from derts.config_file import PRESETS, Values, apply_presets, read_config, with_values
+from derts.data import open_data
+from derts.data.table import FeatureTable, Table
 from derts.files import write_atomically
 from derts.labels.cleaning import LabelChange, changes_by_trust
 from derts.labels.judged import JudgedItems, judge_items
@@ -73,7 +74,10 @@ class Experiment:
             held = json.loads(self.out.read_text(encoding="utf-8"))
             self.rows, self.detection = held["rows"], held["detection"]
         values: Values = {"evaluation": {"split": options.split}}
-        self.base = with_values(apply_presets(options.preset), values, "benchmark")
+        base = apply_presets(options.preset)
+        if options.config is not None:
+            base = read_config(options.config, base)
+        self.base = with_values(base, values, "benchmark")
         if options.quick:
             self.base = with_values(self.base, QUICK, "benchmark")
         if options.updates:
@@ -94,7 +98,7 @@ class Experiment:
                 return row
         return None
 
-    def train(self, cell: Row, variant: str, images: ImageTable) -> derts.Trainer:
+    def train(self, cell: Row, variant: str, images: Table) -> derts.Trainer:
         """Train a variant on these training images, and keep its result."""
         values: Values = {"learner": {"name": cell["learner"]}, "seed": cell["seed"]}
         config = with_values(self.base, values, "benchmark")
@@ -118,10 +122,9 @@ class Experiment:
     def run_cell(self, cell: Row) -> None:
         """All variants of a learner, noise and seed."""
         true = self.tables["train"]
-        assert isinstance(true, ImageTable)
         noise, _, rate = cell["noise"].rpartition(":")
         confusion = confusion_matrix(noise, float(rate), true.class_names)
-        wrong = replace(true, labels=corrupt_labels(true.labels, confusion, cell["seed"]))
+        wrong = _changed(true, labels=corrupt_labels(true.labels, confusion, cell["seed"]))
         missing = [name for name in self.options.variants if self.find(cell, name) is None]
         judged = None
         if {"random", "cleaned", "cleanlab"} & set(missing):
@@ -131,7 +134,7 @@ class Experiment:
         for variant in missing:
             if variant == "random":
                 continue
-            images: ImageTable | None = true if variant == "clean" else wrong
+            images: Table | None = true if variant == "clean" else wrong
             if variant == "oracle":
                 images = _subset(wrong, wrong.labels == true.labels, wrong.labels)
             elif variant in ("cleaned", "cleanlab") and judged is not None:
@@ -139,12 +142,9 @@ class Experiment:
             if images is not None:
                 self.train(cell, variant, images)
 
-    def cleaned(
-        self, cell: Row, variant: str, judged: JudgedItems, true: Tensor
-    ) -> ImageTable | None:
+    def cleaned(self, cell: Row, variant: str, judged: JudgedItems, true: Tensor) -> Table | None:
         """The training images as a way to find wrong labels leaves them; it is scored, too."""
         images = judged.tables["train"]
-        assert isinstance(images, ImageTable)
         wrong = images.labels != true
         if variant == "cleaned":
             score = score_detection(judged.trust.probability, wrong)
@@ -209,7 +209,7 @@ def label_issues(probabilities: Tensor, labels: Tensor) -> Tensor:
     return (best.values >= 0) & (best.indices != labels)
 
 
-def _after(images: ImageTable, changes: list[LabelChange]) -> tuple[Tensor, Tensor]:
+def _after(images: Table, changes: list[LabelChange]) -> tuple[Tensor, Tensor]:
     """Which images are kept, bool [n], and all labels [n] after the changes."""
     kept, labels = torch.ones(len(images), dtype=torch.bool), images.labels.clone()
     for one in changes:
@@ -220,9 +220,15 @@ def _after(images: ImageTable, changes: list[LabelChange]) -> tuple[Tensor, Tens
     return kept, labels
 
 
-def _subset(images: ImageTable, kept: Tensor, labels: Tensor) -> ImageTable:
+def _subset(images: Table, kept: Tensor, labels: Tensor) -> Table:
     chosen = kept.nonzero().squeeze(1)
-    return replace(images, images=images.gather(chosen), labels=labels[chosen])
+    name = "features" if isinstance(images, FeatureTable) else "images"
+    return _changed(images, **{name: images.gather(chosen), "labels": labels[chosen]})
+
+
+def _changed(table: Table, **values: Tensor) -> Table:
+    found: Table = replace(table, **values)  # type: ignore[type-var]
+    return found
 
 
 def _same(row: Row, cell: Row, variant: str) -> bool:
@@ -264,6 +270,7 @@ def main() -> None:
     )
     parser.add_argument("--data", default="")
     parser.add_argument("--preset", nargs="*", default=[])
+    parser.add_argument("--config", type=Path, help="a TOML file of settings for all runs")
     parser.add_argument("--learners", nargs="+", default=[])
     parser.add_argument("--noise", nargs="+", default=[], help="KIND:RATE, as symmetric:0.4")
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
