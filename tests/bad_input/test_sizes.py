@@ -53,7 +53,9 @@ def test_an_archive_that_unpacks_to_gigabytes_is_not_unpacked(
     np.lib.format.write_array_header_1_0(
         header, {"descr": "|u1", "fortran_order": False, "shape": (size,)}
     )
-    with zipfile.ZipFile(tmp_path / "train.npz", "w", zipfile.ZIP_DEFLATED, 1) as archive:
+    with zipfile.ZipFile(
+        tmp_path / "train.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1
+    ) as archive:
         archive.writestr("data.npy", header.getvalue() + bytes(size))
     assert (tmp_path / "train.npz").stat().st_size < 2_000_000
     assert find_source(tmp_path).kind == "mini-ImageNet packs"

@@ -16,16 +16,17 @@ def test_curves_are_what_was_logged(tmp_path: Path) -> None:
     runs = make_runs(cells("figure2"), [0, 1], Scale(parse_datasets(["glyphs"])), tmp_path)
     (setting, seed), first = next(iter(runs.items()))
     run = Run.create(first.folder, TrainConfig())
+    spent = {"seconds": {"update": 0.1}}
     for event in (
         {"event": "start", "update": 0},
-        {"event": "update", "update": 1, "loss": 1.0},
-        {"event": "update", "update": 2, "loss": 2.0},
+        {"event": "update", "update": 1, "loss": 1.0, **spent},
+        {"event": "update", "update": 2, "loss": 2.0, **spent},
         {"event": "validation", "update": 2, "accuracy": 40.0},
-        {"event": "round", "update": 2},
-        {"event": "update", "update": 3},  # skipped: there is no loss
-        {"event": "update", "update": 4, "loss": 0.5},
+        {"event": "note", "update": 2, "text": "anything"},
+        {"event": "update", "update": 3, **spent},  # skipped: there is no loss
+        {"event": "update", "update": 4, "loss": 0.5, **spent},
         {"event": "validation", "update": 4, "accuracy": 50.0},
-        {"event": "update", "update": 5, "loss": 0.1},
+        {"event": "update", "update": 5, "loss": 0.1, **spent},
     ):
         run.log(event)
     (found,) = collect_curves(runs)

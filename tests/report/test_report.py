@@ -19,7 +19,8 @@ from derts.report.page import make_report
 from derts.report.parts import what_it_did
 from derts.report.pictures import tasks_of_round
 from derts.report.read import comparison_of, group_runs, read_runs
-from derts.training.run_folder import Event, Run
+from derts.training.events import Event
+from derts.training.run_folder import Run
 
 pytestmark = pytest.mark.slow
 

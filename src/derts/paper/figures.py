@@ -155,16 +155,13 @@ def _draw_line(axes: Any, runs: Sequence[Curve], key: str) -> None:
 def draw_case_studies(runs: Runs) -> list[Path]:
     """A picture in the folder of each finished run of the study; the files there are now."""
     wanted = {cell.setting for cell in cells("case-study")}
-    tables: dict[str, Mapping[str, Table]] = {}
     drawn = []
     for (setting, _), run in runs.items():
         picture, data = run.folder / "case-study.png", run.config.data
         if setting not in wanted or not (run.folder / "result.json").is_file():
             continue
         if not picture.exists() and (data == "glyphs" or Path(data).exists()):
-            if data not in tables:
-                tables[data] = open_data(data)
-            draw_case_study(run, tables[data], picture)
+            draw_case_study(run, open_data(data), picture)
         drawn += [picture] if picture.exists() else []
     return drawn
 
