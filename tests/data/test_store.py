@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from derts.cli import run
 from derts.data import ImageTable, describe_store, open_data, open_store, save_table, verify_store
 from derts.errors import DertsError
+from tests.tiny import TINY_WORDS
 
 
 @pytest.fixture
@@ -183,3 +187,45 @@ def test_a_store_that_is_half_written_is_none(
             with pytest.raises(DertsError):
                 open_store(tmp_path / "copy")
     open_store(tmp_path / "copy")
+
+
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+watched: list[str] = []
+touched: list[str] = []
+
+
+def _hear(event: str, details: tuple[object, ...]) -> None:
+    """Notes whatever changes a file or folder below the watched one."""
+    flags = details[2] if event == "open" and isinstance(details[2], int) else 0
+    changes = event in ("os.mkdir", "os.rename", "os.remove", "os.truncate", "os.chmod", "os.utime")
+    if watched and (changes or flags & WRITING) and watched[0] in repr(details[:2]):
+        touched.append(f"{event} {details}")
+
+
+def test_a_store_that_may_only_be_read_works(
+    tmp_path: Path, letters: dict[str, ImageTable]
+) -> None:
+    """As on a read-only file system, which root can write to all the same."""
+    place = tmp_path / "elsewhere" / "store"
+    save_table(letters, place)
+    for file in place.iterdir():
+        file.chmod(0o444)
+    place.chmod(0o555)
+    sys.addaudithook(_hear)
+    watched.append(str(place))
+    try:
+        out = str(tmp_path / "run")
+        assert run(["train", *TINY_WORDS, "--data", str(place), "--out", out]) == 0
+        for words in (
+            ["evaluate", out],
+            ["data", "info", str(place)],
+            ["data", "verify", str(place)],
+        ):
+            assert run(words) == 0
+        assert not touched
+        with pytest.raises((PermissionError, FileExistsError)) as _:
+            (place / "store.json").open("x").close()  # the watch works
+        assert touched
+    finally:
+        watched.clear()
+        place.chmod(0o755)

@@ -72,6 +72,20 @@ def test_wrong_labels_come_first_and_all_splits_are_listed(
 
 
 @pytest.mark.slow
+def test_an_image_may_look_like_a_class_of_another_split(folder: Path) -> None:
+    heading = ["class", "confused with", "images", "look wrong"]
+    assert list(rows_of(folder / "run" / "inspect" / "classes.csv")[0]) == heading
+    elsewhere = {
+        name
+        for split, table in open_store(folder / "store").items()
+        for name in table.class_names
+        if split != "train"
+    }
+    rows = rows_of(folder / "run" / "inspect" / "images.csv")
+    assert any(row["split"] == "train" and row["suggestion"] in elsewhere for row in rows)
+
+
+@pytest.mark.slow
 def test_nothing_but_scoring_reads_the_true_labels(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
