@@ -14,6 +14,7 @@ import torch
 
 from derts.errors import DertsError
 from derts.facility_location import Engine, Selection, select, select_file
+from derts.facility_location.distances import Distances
 
 ENGINES: tuple[Engine, ...] = ("greedy", "lazy", "stochastic")
 
@@ -174,3 +175,21 @@ def test_files_that_cannot_work_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DertsError, match="cannot write"):
         select_file(tmp_path / "good.npy", 1, tmp_path / "nowhere" / "out.json")
     assert not out.exists()
+
+
+def test_stochastic_greedy_follows_its_seed_and_looks_at_as_many_rows_as_it_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[int] = []
+    exact = Distances.exact_gains
+
+    def counted(self: Distances, rows: Any, nearest: Any) -> Any:
+        looked.append(len(rows))
+        return exact(self, rows, nearest)
+
+    monkeypatch.setattr(Distances, "exact_gains", counted)
+    first = select(points(), 10, engine="stochastic", epsilon=0.2, seed=0).indices.tolist()
+    assert looked == [9] * 10  # ⌈50 / 10 × ln 5⌉
+    others = [select(points(), 10, engine="stochastic", epsilon=0.2, seed=n) for n in (0, 1)]
+    assert first == others[0].indices.tolist()
+    assert first != others[1].indices.tolist()
