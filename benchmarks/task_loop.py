@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
-from derts.data import ImageTable
+from derts.data import Table
 from derts.tasks import TaskPool
 
 
@@ -31,7 +31,7 @@ class TaskLoop:
         self.optimiser = torch.optim.AdamW(self.network.parameters(), lr=1e-3)
         self.inner_lr, self.inner_steps = 0.05, 3
 
-    def update(self, images: ImageTable, pool: TaskPool) -> float:
+    def update(self, images: Table, pool: TaskPool) -> float:
         """One update on all tasks of a meta-batch; returns the mean loss."""
         self.optimiser.zero_grad()
         total = 0.0
@@ -39,7 +39,8 @@ class TaskLoop:
             task = pool[number : number + 1]
             index = torch.cat((task.support, task.query), 1)[0]
             pixels = images.gather(index).to(self.device)
-            x = (pixels.permute(0, 3, 1, 2).float() - 116) / 64
+            is_image = pixels.ndim == 4
+            x = (pixels.permute(0, 3, 1, 2).float() - 116) / 64 if is_image else pixels
             if self.bfloat16:
                 x = x.contiguous(memory_format=torch.channels_last)
             labels = [task.support_labels[0], task.query_labels[0]]

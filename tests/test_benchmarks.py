@@ -150,3 +150,7 @@ def test_wrong_labels_run(tmp_path: Path) -> None:
     again = program("wrong_labels.py", *words)  # all is there
     assert " s\n" not in again
     assert json.loads((tmp_path / "out.json").read_text())["rows"] == found["rows"]
+
+
+def test_features_run() -> None:
+    assert program("features.py", "--quick").count("1,000 updates:") == 8
