@@ -16,10 +16,11 @@ from PIL import Image
 from safetensors.torch import save
 
 from derts.config import TrainConfig
-from derts.data import FeatureTable
+from derts.data import FeatureTable, open_data
 from derts.data.decode import BrokenImageError, Pixels, decode, decode_all, read_image
 from derts.data.folders import count_unread, list_images, unread_note
 from derts.data.matrices import Matrix, rows_for_model
+from derts.data.store import store_settings
 from derts.errors import DertsError
 from derts.files import write_atomically, write_json
 from derts.hardware import send
@@ -94,16 +95,19 @@ class FewShotModel:
         *,
         left_out: LeftOut | None = None,
     ) -> Classifier:
-        """Learn new classes: a folder with a folder per class, or images by class name.
+        """Learn new classes: a folder with a folder per class, a store, or images by class name.
 
-        A model of features takes a file of features with labels, or arrays [n, d] by class name.
-        An image that cannot be read is an error, or is put into `left_out`.
+        A model of features takes a file of features with labels, or arrays [n, d] by class name. A
+        store may hold images, or features by this model's pretrained backbone. An image that
+        cannot be read is an error, or is put into `left_out`.
         """
         classes: Mapping[str, Any]
         if isinstance(support, Mapping):
             classes = support
         elif self.takes_features:
             classes = rows_for_model(support, self.size, labelled=True).by_class()
+        elif (Path(support) / "store.json").is_file():
+            classes = self._stored(support)
         else:
             classes = class_folders(Path(support))
         names = tuple(classes)
@@ -124,7 +128,11 @@ class FewShotModel:
             learner = self._build(len(names)).to(learner.device)
         found: list[torch.Tensor] = []
         for one in names:
-            decoded = self.decoded(self.items(classes[one]), left_out)
+            given = classes[one]
+            if isinstance(given, torch.Tensor) and given.ndim == 2 and not self.takes_features:
+                found.append(given.to(learner.device))  # of a store that the backbone embedded
+                continue
+            decoded = self.decoded(self.items(given), left_out)
             rows = [learner.embedding.embedded(send(part, learner.device)) for _, part in decoded]
             found.append(torch.cat(rows))
             if not len(found[-1]):
@@ -144,6 +152,25 @@ class FewShotModel:
         if self.takes_features:
             return rows_for_model(given, self.size)
         return _query_images(Path(given)) if isinstance(given, str | Path) else _Images(given)
+
+    def _stored(self, store: Path | str) -> dict[str, list[AnyImage] | torch.Tensor]:
+        """The items of all splits of a store, by class."""
+        made_by = (store_settings(store).get("embedded_by") or {}).get("backbone")
+        rows: dict[str, list[torch.Tensor]] = {}
+        for table in open_data(store).values():
+            if isinstance(table, FeatureTable) and made_by != self.config.model.backbone:
+                raise DertsError(
+                    f"{store} holds features by {made_by or 'something else'}, and the model takes "
+                    f"those by {self.config.model.backbone}: give images, or embed them with it"
+                )
+            for name, indices in zip(table.class_names, table.class_indices(), strict=True):
+                rows.setdefault(name, []).extend(table.gather(indices))
+        features = made_by is not None
+        return {
+            name: torch.stack(found) if features else [row.numpy() for row in found]
+            for name, found in rows.items()
+            if found
+        }
 
     def decoded(
         self, images: _Images | Matrix, left_out: LeftOut | None

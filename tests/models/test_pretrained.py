@@ -165,6 +165,15 @@ def test_a_store_of_features_remembers_what_embedded_it(
     images = [table.numpy() for table in open_data(store)["test"].items[[0, 20, 40]]]
     found = load_model(out).adapt({"a": images[:1], "b": images[1:2]}).predict(images)
     assert [one.label for one in found[:2]] == ["a", "b"]
+    whole = load_model(out).adapt(rows).predict(images[:1])  # a store as examples
+    again = load_model(out).adapt(store).predict(images[:1])
+    assert whole[0].label == again[0].label
+    assert whole[0].probabilities == pytest.approx(again[0].probabilities, abs=1e-4)
+    save_table(
+        {"train": FeatureTable(torch.eye(8), torch.arange(8) % 2, ("a", "b"))}, tmp_path / "x"
+    )
+    with pytest.raises(DertsError, match="holds features by something else"):
+        load_model(out).adapt(tmp_path / "x")
     learner = open_trainer(out).learner  # the same numbers as from the rows
     a, b, c = learner.features(open_data(rows)["test"].items[[0, 20, 40]][None])[0]
     ratio = ((c - b).square().sum() - (c - a).square().sum()) / 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -39,7 +40,7 @@ class PredictOptions:
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """A run folder, an exported model, or a pretrained backbone."""
     support: Path
-    """A folder with a folder of images per class (features: a file with labels)."""
+    """A folder with a folder of images per class, or a store (features: a file with labels)."""
     query: Path
     """A folder of images to label (features: a file)."""
     out: Path = Path("predictions.csv")
@@ -133,7 +134,9 @@ def predict(arguments: Sequence[str]) -> None:
     if lost:
         first = printable(f"{lost[0][0]} ({lost[0][1]})")
         print(f"left out {len(lost):,} broken images, the first is {first}")
-    if unread := count_unread(options.support) + count_unread(options.query):
+    folders = [options.query]
+    folders += [] if (options.support / "store.json").is_file() else [options.support]
+    if unread := sum(map(count_unread, folders), Counter()):
         print(unread_note(unread))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import pickle
-import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from derts.data.table import FeatureTable, Table
-from derts.errors import DertsError
+from derts.errors import DertsError, say
 from derts.models.embedding import PIXEL_MEAN, PIXEL_SCALE, normalised
 from derts.models.features import FeatureBackbone
 from derts.progress import Advance, unheard
@@ -119,7 +118,7 @@ class Pretrained(nn.Module):
         fix = f"prepare the data again with --size {self.size}"
         if min(height, width) < LEAST:
             raise DertsError(f"{small}: {fix}")
-        print(f"derts: {small}: they are enlarged, which costs accuracy; {fix}", file=sys.stderr)
+        say(f"{small}: they are enlarged, which costs accuracy; {fix}")
 
     def train_layers(self, which: str) -> None:
         """Let "all" layers learn, the "last" quarter of them, or "none"."""
