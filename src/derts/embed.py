@@ -1,11 +1,16 @@
-"""Images to features, once: a store of features from a store of images."""
+"""Images to features, once: a store of features from one of images, and examples from either."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from derts.config import HardwareConfig
-from derts.data import StoreDescription, item_names, open_data
+from derts.data import FeatureTable, StoreDescription, item_names, open_data
+from derts.data.decode import Pixels
+from derts.data.store import store_settings
 from derts.data.store_writing import SplitContent, check_destination, write_store
 from derts.errors import DertsError
 from derts.hardware import choose_device
@@ -59,3 +64,22 @@ def embed_store(
             overwrite=overwrite,
             beside={TRUE_LABELS: true.read_bytes()} if true.is_file() else None,
         )
+
+
+def stored_examples(store: Path | str, backbone: str) -> dict[str, list[Pixels] | Tensor]:
+    """The items of all splits of a store, by class: images, or features by the backbone."""
+    made_by = (store_settings(store).get("embedded_by") or {}).get("backbone")
+    rows: dict[str, list[Tensor]] = {}
+    for table in open_data(store).values():
+        if isinstance(table, FeatureTable) and made_by != backbone:
+            raise DertsError(
+                f"{store} holds features by {made_by or 'something else'}, and the model takes "
+                f"those by {backbone}: give images, or embed them with it"
+            )
+        for name, indices in zip(table.class_names, table.class_indices(), strict=True):
+            rows.setdefault(name, []).extend(table.gather(indices))
+    return {
+        name: [row.numpy() for row in found] if made_by is None else torch.stack(found)
+        for name, found in rows.items()
+        if found
+    }

@@ -16,11 +16,11 @@ from PIL import Image
 from safetensors.torch import save
 
 from derts.config import TrainConfig
-from derts.data import FeatureTable, open_data
+from derts.data import FeatureTable
 from derts.data.decode import BrokenImageError, Pixels, decode, decode_all, read_image
 from derts.data.folders import count_unread, list_images, unread_note
 from derts.data.matrices import Matrix, rows_for_model
-from derts.data.store import store_settings
+from derts.embed import stored_examples
 from derts.errors import DertsError
 from derts.files import write_atomically, write_json
 from derts.hardware import send
@@ -107,7 +107,7 @@ class FewShotModel:
         elif self.takes_features:
             classes = rows_for_model(support, self.size, labelled=True).by_class()
         elif (Path(support) / "store.json").is_file():
-            classes = self._stored(support)
+            classes = stored_examples(support, self.config.model.backbone)
         else:
             classes = class_folders(Path(support))
         names = tuple(classes)
@@ -152,25 +152,6 @@ class FewShotModel:
         if self.takes_features:
             return rows_for_model(given, self.size)
         return _query_images(Path(given)) if isinstance(given, str | Path) else _Images(given)
-
-    def _stored(self, store: Path | str) -> dict[str, list[AnyImage] | torch.Tensor]:
-        """The items of all splits of a store, by class."""
-        made_by = (store_settings(store).get("embedded_by") or {}).get("backbone")
-        rows: dict[str, list[torch.Tensor]] = {}
-        for table in open_data(store).values():
-            if isinstance(table, FeatureTable) and made_by != self.config.model.backbone:
-                raise DertsError(
-                    f"{store} holds features by {made_by or 'something else'}, and the model takes "
-                    f"those by {self.config.model.backbone}: give images, or embed them with it"
-                )
-            for name, indices in zip(table.class_names, table.class_indices(), strict=True):
-                rows.setdefault(name, []).extend(table.gather(indices))
-        features = made_by is not None
-        return {
-            name: torch.stack(found) if features else [row.numpy() for row in found]
-            for name, found in rows.items()
-            if found
-        }
 
     def decoded(
         self, images: _Images | Matrix, left_out: LeftOut | None

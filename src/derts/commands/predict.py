@@ -144,6 +144,7 @@ def sheet_images(
     support: Path, query: Path, found: Sequence[Prediction], lost: LeftOut
 ) -> list[tuple[Path, str]]:
     """What the picture sheet shows, with captions: a few examples of each class, then its images.
+    Examples that are a store are not shown.
 
     Every label gets its turn, the most probable of it first.
     """
@@ -151,8 +152,12 @@ def sheet_images(
     from derts.report.pictures import SHEET_PICTURES
 
     broken = {str(path) for path, _ in lost}
-    examples = class_folders(support)
-    each = max(1, min(3, SHEET_PICTURES // 3 // len(examples)))
+    examples: dict[str, list[Path]]
+    if (support / "store.json").is_file():
+        examples = {name: [] for one in found[:1] for name in one.probabilities}
+    else:
+        examples = class_folders(support)
+    each = max(1, min(3, SHEET_PICTURES // 3 // max(len(examples), 1)))
     shown = [
         (image, f"example: {name}")
         for name, images in examples.items()
