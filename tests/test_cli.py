@@ -133,7 +133,7 @@ def test_options_win_over_config_files_and_those_over_presets(
         (["train", "--resume", "nowhere"], "not a run folder"),
         (["predict", "run"], "Missing: --support PATH, --query PATH (derts predict --help)"),
         (["select", "g.npy"], "Missing: --k INT, --out PATH"),
-        (["clean"], "Missing: RUN, DEST (derts"),
+        (["clean"], "Missing: RUN (derts"),
         (["train", "--evaluation.query", "38"], "lower --tasks.shot or --evaluation.query"),
         (["train", "--tasks.query", "400"], "lower --tasks.shot or --tasks.query"),
         (["demo", "--seeds", "0"], "--seeds is 0"),

@@ -1,7 +1,5 @@
 """The command line: parse, call, print. Bad input is one line and exit code 2."""
 
-from __future__ import annotations
-
 import codecs
 import difflib
 import importlib

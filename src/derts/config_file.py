@@ -1,7 +1,5 @@
 """Configs as nested dictionaries and TOML files, with presets by name."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

@@ -1,7 +1,5 @@
 """Theorem 1's ε, measured: how well each estimate and weighting stands for a pool's gradient."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ All hold the whole learner, optimiser and strategy and draw the same tasks; each
 BatchNorm takes its statistics over the tasks of all, so that their number changes only rounding.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import time

@@ -1,7 +1,5 @@
 """Images to features, once: a store of features from one of images, and examples from either."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """The one exception for input that cannot work: what is wrong, and how to fix it."""
 
-from __future__ import annotations
-
 import errno
 import sys
 

@@ -1,7 +1,5 @@
 """Stage 10: accuracy on a fixed, seeded set of clean tasks."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

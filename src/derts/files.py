@@ -1,7 +1,5 @@
 """Files that are whole or not there: atomic writes, and a lock on a folder."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import hashlib

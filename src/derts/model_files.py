@@ -1,7 +1,5 @@
 """Models from run folders, from files that `derts export` wrote, and pretrained ones by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open

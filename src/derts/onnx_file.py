@@ -1,7 +1,5 @@
 """A classifier as one ONNX file: pixels in, probabilities of its classes out."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

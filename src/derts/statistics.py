@@ -1,7 +1,5 @@
 """Means and intervals over seeds, paired where runs share everything but the strategy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

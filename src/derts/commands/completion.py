@@ -1,7 +1,5 @@
 """derts completion"""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

@@ -1,7 +1,5 @@
 """derts data prepare, embed, info, verify"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

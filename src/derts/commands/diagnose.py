@@ -1,7 +1,5 @@
 """derts diagnose"""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Options as dataclasses through tyro; a mistake is one line."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import io

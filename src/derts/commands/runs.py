@@ -1,7 +1,5 @@
 """derts runs, derts compare, derts evaluate"""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

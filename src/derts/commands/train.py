@@ -1,7 +1,5 @@
 """derts train"""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Any torch or Hugging Face dataset of images with labels as an ImageTable."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From encoded images to uint8 pixels of the wanted size: the one place that opens images."""
 
-from __future__ import annotations
-
 import errno
 import importlib
 import io

@@ -1,7 +1,5 @@
 """Class folders: train/, val/ and test/ with a folder per class, or one folder of classes."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """glyphs, the built-in data: letters and digits in twelve fonts, drawn in seconds, then cached."""
 
-from __future__ import annotations
-
 import math
 import os
 import unicodedata

@@ -7,8 +7,6 @@ packs    both: .npz of `data` (uint8, image files end to end), `offsets` [n + 1]
          `class_names`, and `categories` where there are any; train.npz, or train_0.npz and so on
 """
 
-from __future__ import annotations
-
 import csv
 import zipfile
 from collections.abc import Callable

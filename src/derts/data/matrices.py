@@ -1,7 +1,5 @@
 """Any matrix of features with labels, from .npz, .npy or .parquet to a store."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import os

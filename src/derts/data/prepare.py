@@ -1,7 +1,5 @@
 """What a folder holds, and from any data set to a store: decoded once, and restartable."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -5,8 +5,6 @@ a name is looked up in a short list of our own stand-ins, never imported, and on
 a dtype may be given a state, which is checked first.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import pickle

@@ -1,7 +1,5 @@
 """What every source of images comes down to: splits of images with labels."""
 
-from __future__ import annotations
-
 import zipfile
 from collections import Counter
 from collections.abc import Callable

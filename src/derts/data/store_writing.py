@@ -1,7 +1,5 @@
 """Writing a store: beside its place first, and moved there in one step when complete."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Table: items with labels, gathered by index. Items are images, or rows of features."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

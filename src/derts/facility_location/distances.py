@@ -5,8 +5,6 @@ notices and so large that a float64 sum over all rows is exact. A gain therefore
 whatever the order of summation, the engine or the device, and incremental updates do not drift.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import cast

@@ -8,8 +8,6 @@ The gain of candidate i is Σ_j max(0, m_j − D_ij), m_j the distance of row j 
 Lazy greedy gives the same picks, stochastic greedy those among randomly drawn candidates.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Exact greedy on a GPU, where one of the hand-written kernels can do it: the CPU's answer."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Iterator
 from functools import cached_property

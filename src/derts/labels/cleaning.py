@@ -1,7 +1,5 @@
 """A cleaned data set: which labels change, by trust or by what a person decided, and writing it."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The items of a data set, embedded by a model or features already; trust in their labels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Data with known wrong labels: made from a clean store, and read again by scoring alone."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Mapping

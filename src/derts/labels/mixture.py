@@ -14,8 +14,6 @@ probable than chance. Prototypes are means of images weighted by trust. All that
 over images, so parts of the data in several processes give the same answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import torch

@@ -1,7 +1,5 @@
 """Trust from class prototypes: which labels of a data set are wrong, seen in an embedding."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Trust: how far can each label be relied on? One object for training, inspecting and cleaning."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

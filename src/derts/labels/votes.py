@@ -5,8 +5,6 @@ had its own annotator. Labels that are wrong in the data set itself are the same
 there all votes agree, and nothing changes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

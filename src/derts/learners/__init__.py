@@ -1,7 +1,5 @@
 """Stage 4: meta-learners that adapt to a support set and classify a query set."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """ANIL (Raghu et al., 2020): MAML whose inner loop adapts the last layer only."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

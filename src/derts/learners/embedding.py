@@ -1,7 +1,5 @@
 """Features of a whole pool without a graph: each different image embedded once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import zip_longest

@@ -1,7 +1,5 @@
 """ProtoNet (Snell et al., 2017): each class is the mean of its support features."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

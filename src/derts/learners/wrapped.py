@@ -1,7 +1,5 @@
 """OwnLearner: a model of your own, so that your own training loop can choose its tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """BatchNorm with the three policies that few-shot training asks for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """CNN4, the four-block convolutional backbone of the few-shot literature."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import nn

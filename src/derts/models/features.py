@@ -1,7 +1,5 @@
 """Backbones for data that is features already: none, linear, mlp."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """ResNet-12, the larger backbone of the few-shot literature (64-128-256-512)."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import torch

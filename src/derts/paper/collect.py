@@ -1,7 +1,5 @@
 """What was measured in each cell: from run folders, and from one small JSON file per table."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

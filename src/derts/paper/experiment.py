@@ -1,7 +1,5 @@
 """What one command asks for: names, cells, runs; its plan, its reports."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

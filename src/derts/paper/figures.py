@@ -3,8 +3,6 @@
 The case study shows images of the data set and is written into the run folders, nowhere else.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -3,8 +3,6 @@
 Ray repeats the runs of a node that is lost.
 """
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import signal

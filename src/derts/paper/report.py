@@ -1,7 +1,5 @@
 """Ours beside the paper's: rows for settings, columns for strategies; as Markdown, HTML, text."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

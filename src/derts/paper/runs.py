@@ -3,8 +3,6 @@
 Every value of a config is from the recipes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

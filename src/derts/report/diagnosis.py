@@ -1,7 +1,5 @@
 """A diagnosis as tables and one figure."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The report's figures, each drawn once: as SVG for the page, as PNG for print."""
 
-from __future__ import annotations
-
 import html
 import io
 import math

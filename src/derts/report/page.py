@@ -1,7 +1,5 @@
 """One self-contained HTML page about some runs: no network, opens from disk."""
 
-from __future__ import annotations
-
 import html
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What the method did in some runs: votes, drop, balance, select; in plain words."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from derts.report.read import RunGroup

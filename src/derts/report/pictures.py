@@ -1,7 +1,5 @@
 """Small pictures: of a round's tasks, on one sheet that a page points into; and with captions."""
 
-from __future__ import annotations
-
 import base64
 import io
 import math

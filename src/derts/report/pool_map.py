@@ -1,7 +1,5 @@
 """The pool as a map, and some of its tasks as rows of pictures: parts of the page."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass

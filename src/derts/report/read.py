@@ -1,7 +1,5 @@
 """What run folders tell: one RunStory per folder, in groups that differ in nothing but the seed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

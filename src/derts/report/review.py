@@ -1,7 +1,5 @@
 """review.html: one file in which a person goes through suspicious labels and decides."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """A heading and rows of text, as aligned columns, as Markdown and as HTML."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Callable, Sequence
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """Training events as TensorBoard curves, for those who have it installed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path

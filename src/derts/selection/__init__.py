@@ -1,7 +1,5 @@
 """Stage 8: who trains next, and how much."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from derts.config import StrategyConfig

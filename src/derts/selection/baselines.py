@@ -1,7 +1,5 @@
 """What other strategies are compared with: random tasks, and those of largest or least loss."""
 
-from __future__ import annotations
-
 import torch
 
 from derts.labels.votes import majority_vote

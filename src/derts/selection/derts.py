@@ -15,8 +15,6 @@ The paper's method (Zhan & Anderson, 2024) is the preset `paper`; what wins is t
 every round under `parts`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal, NamedTuple
 

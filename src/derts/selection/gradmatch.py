@@ -1,7 +1,5 @@
 """GradMatch (Killamsetty et al., ICML 2021): weights whose weighted gradient is the pool's."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray

@@ -1,7 +1,5 @@
 """Which tasks of a pool look noisy? The paper's rule by gradient norms, ours by query losses."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

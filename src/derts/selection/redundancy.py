@@ -3,8 +3,6 @@
 Labels and images are not looked at.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """US: uniform over episode difficulty (Arnold et al., NeurIPS 2021), in its online form."""
 
-from __future__ import annotations
-
 import math
 
 import torch

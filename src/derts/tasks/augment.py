@@ -1,7 +1,5 @@
 """Augmentation: random horizontal flips and translations of the images of an update."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Label noise for training tasks (evaluation tasks are always clean)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Seeded generators that never share a stream by accident."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 

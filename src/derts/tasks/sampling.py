@@ -1,7 +1,5 @@
 """Draw few-shot tasks from a Table, all tasks at once, by numpy on one thread."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

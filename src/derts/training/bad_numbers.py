@@ -4,8 +4,6 @@ Where a loss or gradient is not finite the update is skipped; ten in a row end t
 skip is decided where the numbers are, so that a GPU is never waited for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checkpoints: written whole or not at all, read without running code from them."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from collections.abc import Mapping

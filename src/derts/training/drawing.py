@@ -1,7 +1,5 @@
 """The tasks that a run trains and is measured on: the same for the same config and arguments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The only loop around a Trainer: from stop to stop, and what is done and written at each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The lines of events.jsonl: what is read from each kind, and whether a line has it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 Event = dict[str, Any]

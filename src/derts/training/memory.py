@@ -1,7 +1,5 @@
 """Memory: what a run needs, guessed before its first update, and settings that need less."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

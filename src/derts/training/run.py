@@ -1,7 +1,5 @@
 """The ways into training: begin, resume, go on in a folder, open what was trained."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

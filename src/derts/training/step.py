@@ -3,8 +3,6 @@
 Plain or recorded as CUDA graphs, by one process or by several that share a meta-batch.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

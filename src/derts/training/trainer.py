@@ -1,7 +1,5 @@
 """The trainer: one learner, one strategy, updates, evaluation and all their state."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
