@@ -40,7 +40,7 @@ def _leaky_sums(
     factor, added = tl.load(scale + column)[None, :], tl.load(shift + column)[None, :]
     total = tl.zeros([BLOCK, CHANNELS], tl.float32)
     products = tl.zeros([BLOCK, CHANNELS], tl.float32)
-    for start in range(tl.program_id(0) * BLOCK, rows, tl.numprogram_count(0) * BLOCK):
+    for start in range(tl.program_id(0) * BLOCK, rows, tl.num_programs(0) * BLOCK):
         row = start + tl.arange(0, BLOCK)
         at = row.to(tl.int64)[:, None] * CHANNELS + column[None, :]
         mask = (row < rows)[:, None]
@@ -122,7 +122,7 @@ def _join_sums(
     total = tl.zeros([BLOCK, CHANNELS], tl.float32)
     one = tl.zeros([BLOCK, CHANNELS], tl.float32)
     two = tl.zeros([BLOCK, CHANNELS], tl.float32)
-    for start in range(tl.program_id(0) * BLOCK, rows, tl.numprogram_count(0) * BLOCK):
+    for start in range(tl.program_id(0) * BLOCK, rows, tl.num_programs(0) * BLOCK):
         row = start + tl.arange(0, BLOCK)
         at = row.to(tl.int64)[:, None] * CHANNELS + column[None, :]
         mask = (row < rows)[:, None]
