@@ -35,7 +35,7 @@ from torch import Tensor
 import derts
 from derts.config_file import PRESETS, Values, apply_presets, read_config, with_values
 from derts.data import open_data
-from derts.data.table import FeatureTable, Table
+from derts.data.table import Table
 from derts.files import write_atomically
 from derts.labels.cleaning import LabelChange, changes_by_trust
 from derts.labels.judged import JudgedItems, judge_items
@@ -124,7 +124,7 @@ class Experiment:
         true = self.tables["train"]
         noise, _, rate = cell["noise"].rpartition(":")
         confusion = confusion_matrix(noise, float(rate), true.class_names)
-        wrong = _changed(true, labels=corrupt_labels(true.labels, confusion, cell["seed"]))
+        wrong = replace(true, labels=corrupt_labels(true.labels, confusion, cell["seed"]))
         missing = [name for name in self.options.variants if self.find(cell, name) is None]
         judged = None
         if {"random", "cleaned", "cleanlab"} & set(missing):
@@ -222,13 +222,7 @@ def _after(images: Table, changes: list[LabelChange]) -> tuple[Tensor, Tensor]:
 
 def _subset(images: Table, kept: Tensor, labels: Tensor) -> Table:
     chosen = kept.nonzero().squeeze(1)
-    name = "features" if isinstance(images, FeatureTable) else "images"
-    return _changed(images, **{name: images.gather(chosen), "labels": labels[chosen]})
-
-
-def _changed(table: Table, **values: Tensor) -> Table:
-    found: Table = replace(table, **values)  # type: ignore[type-var]
-    return found
+    return replace(images, items=images.gather(chosen), labels=labels[chosen])
 
 
 def _same(row: Row, cell: Row, variant: str) -> bool:

@@ -1,5 +1,6 @@
 """Images to features, once: a store of features from one of images, and examples from either."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -42,26 +43,19 @@ def embed_store(
     kept = str(Path(weights).resolve()) if Path(weights).is_file() else weights
     with progress("embedding", count, "images") as advance:
         contents = {
-            name: SplitContent(
-                network.blocks(table, place, advance),
-                (network.dim,),
-                table.labels,
-                table.class_names,
-                table.categories,
-                item_names(data, name),
+            name: replace(
+                SplitContent.of(table, item_names(data, name)),
+                blocks=network.blocks(table, place, advance),
+                item_shape=(network.dim,),
             )
             for name, table in tables.items()
         }
+        origin = {"kind": "features of", "name": Path(data).name, "by": backbone}
+        made_by = {"backbone": backbone, "weights": kept, "item_shape": list(shape)}
         return write_store(
-            contents,
-            destination,
-            {"kind": "features of", "name": Path(data).name, "by": backbone},
-            settings={
-                "embedded_by": {"backbone": backbone, "weights": kept, "item_shape": list(shape)}
-            },
-            overwrite=overwrite,
+            contents, destination, origin, settings={"embedded_by": made_by}, overwrite=overwrite,
             beside={TRUE_LABELS: true.read_bytes()} if true.is_file() else None,
-        )
+        )  # fmt: skip
 
 
 def stored_examples(store: Path | str, backbone: str) -> dict[str, list[Pixels] | Tensor]:

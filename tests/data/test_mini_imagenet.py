@@ -79,7 +79,7 @@ def test_odd_pickles(tmp_path: Path, content: Any, message: str) -> None:
 
 def test_pickles_larger_than_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mini-imagenet-cache-val.pkl").write_bytes(b"x" * 2000)
-    monkeypatch.setattr("os.sysconf", lambda _: 40)
+    monkeypatch.setattr("derts.data.sources.free_memory", lambda device: 1600)
     with pytest.raises(DertsError, match=r"GB of arrays do not fit .* on a larger machine"):
         prepare(tmp_path, tmp_path / "store")
 

@@ -36,8 +36,8 @@ def test_the_contract_of_any_table() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"images": IMAGES.float()}, "must be uint8"),
-        ({"images": IMAGES[0]}, "must be uint8"),
+        ({"items": IMAGES.float()}, "must be uint8"),
+        ({"items": IMAGES[0]}, "must be uint8"),
         ({"labels": LABELS[:2]}, "one label per image"),
         ({"labels": LABELS.int()}, "labels.long"),
         ({"labels": LABELS + 1}, "labels reach from 1 to 2"),
@@ -46,7 +46,7 @@ def test_the_contract_of_any_table() -> None:
     ],
 )
 def test_refusals(change: dict[str, Any], message: str) -> None:
-    fields: dict[str, Any] = {"images": IMAGES, "labels": LABELS, "class_names": ("a", "b")}
+    fields: dict[str, Any] = {"items": IMAGES, "labels": LABELS, "class_names": ("a", "b")}
     with pytest.raises(DertsError, match=message):
         ImageTable(**(fields | change))
 

@@ -195,7 +195,7 @@ def test_features_are_in_the_order_of_the_table(name: str, letters: dict[str, Im
     )
     features = item_features(learner, images)
     assert features.shape == (len(images), int(learner.backbone.dim))  # type: ignore[arg-type]
-    twice = replace(images, images=images.images.repeat(2, 1, 1, 1), labels=images.labels.repeat(2))
+    twice = replace(images, items=images.images.repeat(2, 1, 1, 1), labels=images.labels.repeat(2))
     if name != "maml":  # which normalises a batch by itself
         again = item_features(learner, twice)
         assert torch.allclose(again[: len(images)], features, atol=1e-4)

@@ -32,16 +32,12 @@ REMAKE = "prepare it again with derts data prepare"
 _BLOCK = 16_000_000
 _SMALL = 64_000_000  # bytes of an array that is compared with its checksum whenever it is opened
 Kind = Literal["images", "features"]
-TABLES: dict[Kind, type[ImageTable] | type[FeatureTable]] = {
-    "images": ImageTable,
-    "features": FeatureTable,
-}
-DTYPES: dict[Kind, str] = {"images": "|u1", "features": "<f4"}
+TABLES: dict[Kind, type[Table]] = {"images": ImageTable, "features": FeatureTable}
 
 
-def kind_of(shape: tuple[int, ...]) -> Kind:
-    """What items of a shape are."""
-    return "images" if len(shape) == 3 else "features"
+def dtype_of(shape: tuple[int, ...]) -> str:
+    """How items of a shape are kept: images as bytes, rows of features as float32."""
+    return "|u1" if len(shape) == 3 else "<f4"
 
 
 @dataclass(frozen=True)
@@ -59,21 +55,19 @@ class SplitEntry:
 
     @property
     def bytes(self) -> int:
-        return self.count * math.prod(self.shape) * np.dtype(DTYPES[self.kind]).itemsize
+        return self.count * math.prod(self.shape) * np.dtype(dtype_of(self.shape)).itemsize
 
     @property
     def kind(self) -> Kind:
-        return kind_of(self.shape)
+        return "images" if len(self.shape) == 3 else "features"
 
     @property
     def line(self) -> str:
         """The split in words, without its name."""
         each = "–".join(map(str, sorted(set(self.per_class))))
         items = describe_items(self.count, self.shape)
-        line = f"{items}, {len(self.classes)} classes of {each}"
-        if self.categories:
-            line += f", {len(set(self.categories))} super-categories"
-        return line
+        above = f", {len(set(self.categories))} super-categories" if self.categories else ""
+        return f"{items}, {len(self.classes)} classes of {each}{above}"
 
     @staticmethod
     def from_json(entry: dict[str, Any]) -> SplitEntry:
@@ -83,14 +77,12 @@ class SplitEntry:
             raise ValueError(f"items of shape {list(shape)}")
         low, high = map(int, entry["per_class"])
         classes, categories = tuple(map(str, entry["classes"])), entry["categories"]
-        if categories is not None:
-            categories = tuple(map(str, categories))
-            if len(categories) != len(classes):
-                raise ValueError("categories and classes differ in number")
+        categories = None if categories is None else tuple(map(str, categories))
+        if categories is not None and len(categories) != len(classes):
+            raise ValueError("categories and classes differ in number")
         digests = str(entry["sha256"]), str(entry["labels_sha256"])
-        sample = str(entry.get("sample_sha256", ""))
-        about = (shape, *digests, (low, high), classes, categories, sample)
-        return SplitEntry(int(entry["count"]), *about)
+        about = (*digests, (low, high), classes, categories, str(entry.get("sample_sha256", "")))
+        return SplitEntry(int(entry["count"]), shape, *about)
 
 
 @dataclass(frozen=True)
@@ -196,15 +188,14 @@ def open_store(path: Path | str) -> dict[str, Table]:
     tables: dict[str, Table] = {}
     for name, entry in describe_store(path).splits.items():
         shape = (entry.count, *entry.shape)
-        items = _open_array(path / f"{name}.npy", DTYPES[entry.kind], shape)
+        items = _open_array(path / f"{name}.npy", dtype_of(entry.shape), shape)
         labels = np.array(_open_array(path / f"{name}_labels.npy", "<i8", (entry.count,)))
         _check_sums(path, name, entry, _SMALL)
         arrays = torch.from_numpy(items), torch.from_numpy(labels)
         try:
-            table = TABLES[entry.kind](*arrays, entry.classes, name, entry.categories)
+            tables[name] = TABLES[entry.kind](*arrays, entry.classes, name, entry.categories)
         except DertsError as error:
             raise DertsError(f"{path}, split {name!r}: {error}: {REMAKE}") from error
-        tables[name] = table
     return tables
 
 
@@ -244,14 +235,12 @@ def _check_sums(
 ) -> None:
     """Compare a split's arrays with their checksums; pixels of more bytes than `small` by parts."""
     pixels, labels = path / f"{name}.npy", path / f"{name}_labels.npy"
-    same = data_digest(labels, advance) == entry.labels_sha256
-    wrong = None if same else labels
     if entry.bytes <= small:
-        wrong = wrong or (None if data_digest(pixels, advance) == entry.sha256 else pixels)
-    elif entry.sample_sha256 and sample_digest(pixels) != entry.sample_sha256:
-        wrong = wrong or pixels
-    if wrong:
-        raise DertsError(f"{wrong} differs from its checksum: {REMAKE}")
+        same = data_digest(pixels, advance) == entry.sha256
+    else:
+        same = not entry.sample_sha256 or sample_digest(pixels) == entry.sample_sha256
+    if not same or data_digest(labels, advance) != entry.labels_sha256:
+        raise DertsError(f"{labels if same else pixels} differs from its checksum: {REMAKE}")
 
 
 def data_digest(path: Path, advance: Advance | None = None) -> str:

@@ -8,19 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from torch import Tensor
 
-from derts.data.store import (
-    DTYPES,
-    SPLIT_NAME,
-    SplitEntry,
-    StoreDescription,
-    data_digest,
-    kind_of,
-)
+from derts.data.store import SPLIT_NAME, SplitEntry, StoreDescription, data_digest, dtype_of
 from derts.data.table import Table
 from derts.errors import DISK_FULL, DertsError
 from derts.files import sample_digest
@@ -53,15 +46,18 @@ class SplitContent:
     categories: tuple[str, ...] | None = None
     names: Sequence[str] | None = None
 
+    @classmethod
+    def of(cls, table: Table, names: Sequence[str] | None = None) -> Self:
+        """A table's items as they are."""
+        about = table.class_names, table.categories, names
+        return cls(table.items.split(512), table.item_shape, table.labels, *about)
+
 
 def save_table(
     tables: Mapping[str, Table], destination: Path | str, *, overwrite: bool = False
 ) -> StoreDescription:
     """Write tables as a store that open_store reads; the keys are the names of the splits."""
-    contents = {
-        name: SplitContent(t.items.split(512), t.item_shape, t.labels, t.class_names, t.categories)
-        for name, t in tables.items()
-    }
+    contents = {name: SplitContent.of(table) for name, table in tables.items()}
     origin = {"kind": "tables", "name": Path(destination).name}
     return write_store(contents, Path(destination), origin, overwrite=overwrite)
 
@@ -75,10 +71,7 @@ def write_store(
     overwrite: bool = False,
     beside: Mapping[str, bytes] | None = None,
 ) -> StoreDescription:
-    """Write splits as a store, and files of these names and contents `beside` them.
-
-    settings  how the items were made
-    """
+    """Write splits as a store, with `settings` (how the items were made) and files `beside`."""
     check_destination(destination, overwrite=overwrite)
     if not contents:
         raise DertsError("no table to save: give a dictionary of split name to table")
@@ -92,9 +85,8 @@ def write_store(
                 (partial / name).write_bytes(content)
             digests = "".join(entry.sha256 + entry.labels_sha256 for entry in entries.values())
             fingerprint = hashlib.sha256(digests.encode()).hexdigest()
-            description = StoreDescription(
-                destination, origin, dict(settings or {}), fingerprint, 0, entries
-            )
+            about = dict(settings or {}), fingerprint
+            description = StoreDescription(destination, origin, *about, 0, entries)
             publish(partial, description)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -146,7 +138,7 @@ def finish_split(folder: Path, name: str, split: SplitContent) -> SplitEntry:
     """Write header, labels and names to the items of a split, which are there; describe all."""
     items, label_path = folder / f"{name}.npy", folder / f"{name}_labels.npy"
     labels, classes = split.labels.numpy(), split.class_names
-    shape, descr = (len(labels), *split.item_shape), DTYPES[kind_of(split.item_shape)]
+    shape, descr = (len(labels), *split.item_shape), dtype_of(split.item_shape)
     header = {"descr": descr, "fortran_order": False, "shape": shape}
     with items.open("r+b") as file:
         np.lib.format.write_array_header_1_0(file, header)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import Self
+from dataclasses import dataclass, field
 
 import torch
 
@@ -31,11 +30,6 @@ class StreamedTable(Table):
     tensor([2, 3], dtype=torch.uint8)
     """
 
-    held: torch.Tensor
-    labels: torch.Tensor
-    class_names: tuple[str, ...]
-    split: str = "train"
-    categories: tuple[str, ...] | None = None
     target: torch.device = field(default_factory=lambda: torch.device("cpu"))
     _expected: list[tuple[torch.Tensor, Future[Arrived]]] = field(default_factory=list)
     _fetcher: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "derts"))
@@ -46,13 +40,6 @@ class StreamedTable(Table):
         about = (table.class_names, table.split, table.categories)
         numbered = torch.empty(0, device=target).device  # cuda is cuda:0
         return StreamedTable(table.items, table.labels, *about, numbered)
-
-    @property
-    def items(self) -> torch.Tensor:
-        return self.held
-
-    def to(self, device: torch.device | str) -> Self:
-        return replace(self, held=self.held.to(device))
 
     @property
     def gathers_to(self) -> torch.device:
@@ -79,11 +66,11 @@ class StreamedTable(Table):
         """The items on the target, and what to call in the thread that uses them."""
         shape = (*indices.shape, *self.item_shape)
         on_gpu = self.target.type == "cuda"
-        room, dtype = (indices.numel(), *self.item_shape), self.held.dtype
-        held = torch.empty(room, dtype=dtype, pin_memory=on_gpu)
-        torch.index_select(self.held, 0, indices.reshape(-1).cpu(), out=held)
+        held = torch.empty(shape, dtype=self.items.dtype, pin_memory=on_gpu)
+        rows = held.view(-1, *self.item_shape)
+        torch.index_select(self.items, 0, indices.reshape(-1).cpu(), out=rows)
         if not on_gpu:
-            return held.to(self.target).reshape(shape), lambda: None
+            return held.to(self.target), lambda: None
         with torch.cuda.device(self.target):
             stream = torch.cuda.Stream()
             with torch.cuda.stream(stream):
@@ -94,4 +81,4 @@ class StreamedTable(Table):
             using.wait_stream(stream)
             items.record_stream(using)
 
-        return items.reshape(shape), accept
+        return items, accept

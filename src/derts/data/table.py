@@ -1,6 +1,5 @@
 """Table: items with labels, gathered by index. Items are images, or rows of features."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -24,30 +23,26 @@ def describe_items(count: int, shape: Sequence[int]) -> str:
     return f"{count:,} images {'×'.join(map(str, shape))}"
 
 
-class Table(ABC):
+@dataclass(frozen=True, eq=False, repr=False)
+class Table:
     """Items of one split with their labels: all that tasks, learners and strategies ask of data.
 
-    A kind of table is a dataclass with these fields, its items, and a way to move them:
-
+    items        [n, *item_shape]: what the backbone takes; on disk, in memory or on a device
     labels       int64 [n], on the CPU, each in 0 … len(class_names) − 1
     class_names  one name per class
     split        "train", "val", "test" or a name of your own
     categories   one super-category per class, where the data set has them
     """
 
+    items: torch.Tensor
     labels: torch.Tensor
     class_names: tuple[str, ...]
-    split: str
-    categories: tuple[str, ...] | None
+    split: str = "train"
+    categories: tuple[str, ...] | None = None
 
-    @property
-    @abstractmethod
-    def items(self) -> torch.Tensor:
-        """What the backbone takes: [n, *item_shape], memory-mapped, in memory or on a device."""
-
-    @abstractmethod
     def to(self, device: torch.device | str) -> Self:
         """The same table with its items in that device's memory (labels stay on the CPU)."""
+        return replace(self, items=self.items.to(device))
 
     def __len__(self) -> int:
         return len(self.items)
@@ -81,10 +76,7 @@ class Table(ABC):
     def class_indices(
         self, classes: Sequence[str] | None = None, labels: torch.Tensor | None = None
     ) -> list[torch.Tensor]:
-        """Per class (all of them, or those named), the indices of its items.
-
-        By the table's labels, or by others [n], of which −1 is no class.
-        """
+        """The indices of each class's items, by the table's labels or by others (−1: no class)."""
         labels = self.labels if labels is None else labels
         order = torch.argsort(labels, stable=True)
         counts = torch.bincount(labels + 1, minlength=len(self.class_names) + 1)
@@ -112,8 +104,7 @@ class Table(ABC):
         about = f"{self.split}: {items}, {len(self.class_names)} classes, {self.device}"
         return f"{type(self).__name__}({about})"
 
-    def check_labels(self) -> None:
-        """Refuse labels or categories that do not fit the items."""
+    def __post_init__(self) -> None:
         classes, labels, noun = len(self.class_names), self.labels, self.noun
         if labels.shape != (len(self),):
             wrong = f"{len(self)} {noun}s but labels of shape {list(labels.shape)}"
@@ -142,25 +133,16 @@ class ImageTable(Table):
     ImageTable(train: 4 images 8×8×3, 2 classes, cpu)
     """
 
-    images: torch.Tensor
-    labels: torch.Tensor
-    class_names: tuple[str, ...]
-    split: str = "train"
-    categories: tuple[str, ...] | None = None
-
     def __post_init__(self) -> None:
-        if self.images.dtype != torch.uint8 or self.images.ndim != 4:
-            found = f"{self.images.dtype} {list(self.images.shape)}"
+        if self.items.dtype != torch.uint8 or self.items.ndim != 4:
+            found = f"{self.items.dtype} {list(self.items.shape)}"
             wrong = f"images must be uint8 [n, height, width, channels], not {found}"
             raise DertsError(f"{wrong}: convert them, for example with derts.data.from_dataset")
-        self.check_labels()
+        super().__post_init__()
 
     @property
-    def items(self) -> torch.Tensor:
-        return self.images
-
-    def to(self, device: torch.device | str) -> Self:
-        return replace(self, images=self.images.to(device))
+    def images(self) -> torch.Tensor:
+        return self.items
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -172,25 +154,16 @@ class FeatureTable(Table):
     (FeatureTable(train: 4 rows of 4 features, 2 classes, cpu), torch.Size([1, 2, 4]))
     """
 
-    features: torch.Tensor
-    labels: torch.Tensor
-    class_names: tuple[str, ...]
-    split: str = "train"
-    categories: tuple[str, ...] | None = None
-
     def __post_init__(self) -> None:
-        shape = list(self.features.shape)
-        if self.features.dtype != torch.float32 or len(shape) != 2 or not shape[1]:
-            wrong = f"features must be float32 [n, d], not {self.features.dtype} {shape}"
+        shape = list(self.items.shape)
+        if self.items.dtype != torch.float32 or len(shape) != 2 or not shape[1]:
+            wrong = f"features must be float32 [n, d], not {self.items.dtype} {shape}"
             raise DertsError(f"{wrong}: convert them, for example with features.float()")
-        self.check_labels()
+        super().__post_init__()
 
     @property
-    def items(self) -> torch.Tensor:
-        return self.features
-
-    def to(self, device: torch.device | str) -> Self:
-        return replace(self, features=self.features.to(device))
+    def features(self) -> torch.Tensor:
+        return self.items
 
 
 def with_rotated_classes(images: Table, classes: Sequence[str] | None = None) -> ImageTable:

@@ -196,13 +196,10 @@ def write_cleaned(
             raise DertsError(f"images of {split!r} do not have the size of those of {to!r}")
         rows[to].append((image, number_of[to][name]))
     contents = {
-        split: SplitContent(
-            _blocks(judged, [image for image, _ in found]),
-            tables[split].item_shape,
-            torch.tensor([label for _, label in found], dtype=torch.long),
-            tables[split].class_names,
-            tables[split].categories,
-            [judged.paths[image] for image, _ in found],
+        split: replace(
+            SplitContent.of(tables[split], [judged.paths[image] for image, _ in found]),
+            blocks=_blocks(judged, [image for image, _ in found]),
+            labels=torch.tensor([label for _, label in found], dtype=torch.long),
         )
         for split, found in rows.items()
     }

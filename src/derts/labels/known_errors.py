@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -104,16 +104,10 @@ def corrupt_store(
     """Write a store whose training images have the given labels; the true ones lie beside it."""
     if "true" in tables:
         raise DertsError(f"a split called 'true' would be mixed up with {TRUE_LABELS}: rename it")
-    contents = {}
-    for split, table in tables.items():
-        contents[split] = SplitContent(
-            table.items.split(512),
-            table.item_shape,
-            given if split == "train" else table.labels,
-            table.class_names,
-            table.categories,
-            item_names(source, split),
-        )
+    contents = {
+        split: SplitContent.of(table, item_names(source, split)) for split, table in tables.items()
+    }
+    contents["train"] = replace(contents["train"], labels=given)
     true = io.BytesIO()
     np.save(true, tables["train"].labels.numpy().astype("<i8"), allow_pickle=False)
     origin = {"kind": "corrupted", "name": Path(source).name}

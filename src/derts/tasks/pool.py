@@ -40,8 +40,8 @@ class TaskPool:
     recipe                how the pool was made: its seed, and under "changes" what was done since
 
     >>> import torch
-    >>> from derts.data import Table
-    >>> table = Table(torch.zeros(40, 4, 4, 1, dtype=torch.uint8),
+    >>> from derts.data import ImageTable
+    >>> table = ImageTable(torch.zeros(40, 4, 4, 1, dtype=torch.uint8),
     ...                    torch.arange(40) // 10, ("a", "b", "c", "d"))
     >>> pool = TaskPool.sample(table, tasks=6, way=3, shot=1, query=2, seed=0)
     >>> len(pool), pool.support.shape, pool[:2].query.shape
