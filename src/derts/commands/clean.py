@@ -7,43 +7,33 @@ from typing import Annotated
 
 import tyro
 
-from derts.commands.parse import parse, print_rows, unset
+from derts.commands.parse import DataOptions, parse, print_rows, unset
 from derts.errors import DertsError
-
-CLEAN = """Write a cleaned store from the data that a run was trained on; the source stays as it is.
-
-By default (--mix) a training image is relabelled where its suggested class is sure enough
-(--precision), and else dropped where its label is more likely wrong than right. --relabel and
---drop do one of them. A class keeps twenty images, or all where it has fewer. An image that looks
-like a class of another split is not moved there but dropped. DEST/changes.csv lists every change.
-Validation and test are left as they are: dropping what a model finds hard would flatter it.
-
---apply takes what you decided on the page of derts inspect, and nothing else. With --mix, --drop or
---relabel beside it the other images are cleaned, too, by trust computed anew from your decisions.
-
-With --features it needs no run: derts clean --features FILE DEST.
-
-Examples:
-  derts clean runs/first my-store-clean
-  derts clean runs/first my-store-clean --apply review.csv
-  derts clean runs/first my-store-clean --apply review.csv --mix
-  derts clean --features my-features my-features-clean
-"""
-CORRUPT = """Write a store with known wrong labels in its training split, to try what finds them.
-
-symmetric: any other class. pair: the next class. confusion:FILE: a CSV with columns class, given
-and share (of the class's images). The true labels lie in DEST/true_labels.npy, which only scoring
-reads (derts inspect RUN --score).
-
-Examples:
-  derts data corrupt my-store wrong-store --noise symmetric --rate 0.2
-  derts data corrupt glyphs wrong-glyphs --noise pair --rate 0.4 --seed 1
-"""
 
 
 @dataclass(frozen=True)
-class CleanOptions:
-    """Options of `derts clean`."""
+class CleanOptions(DataOptions):
+    """Write a cleaned store from the data that a run was trained on; the source stays as it is.
+
+    By default (--mix) a training image is relabelled where its suggested class is sure enough
+    (--precision), and else dropped where its label is more likely wrong than right. --relabel and
+    --drop do one of them. A class keeps twenty images, or all where it has fewer. An image that
+    looks like a class of another split is not moved there but dropped. DEST/changes.csv lists every
+    change. Validation and test are left as they are: dropping what a model finds hard would flatter
+    it.
+
+    --apply takes what you decided on the page of derts inspect, and nothing else. With --mix,
+    --drop or --relabel beside it the other images are cleaned, too, by trust computed anew from
+    your decisions.
+
+    With --features it needs no run: derts clean --features FILE DEST.
+
+    Examples:
+      derts clean runs/first my-store-clean
+      derts clean runs/first my-store-clean --apply review.csv
+      derts clean runs/first my-store-clean --apply review.csv --mix
+      derts clean --features my-features my-features-clean
+    """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A folder that derts train wrote."""
@@ -65,10 +55,6 @@ class CleanOptions:
     """A review.csv that a person saved from review.html."""
     split: str = "train"
     """Clean this split by trust (all: every one); --apply reaches all of them."""
-    data: Annotated[str | None, unset("DATA")] = None
-    """Other data than the run was trained on."""
-    data_changed: bool = False
-    """Go on although the data was prepared anew since the run was trained."""
     overwrite: bool = False
     """Replace a store that is already there."""
     quiet: bool = False
@@ -77,7 +63,16 @@ class CleanOptions:
 
 @dataclass(frozen=True)
 class CorruptOptions:
-    """Options of `derts data corrupt`."""
+    """Write a store with known wrong labels in its training split, to try what finds them.
+
+    symmetric: any other class. pair: the next class. confusion:FILE: a CSV with columns class,
+    given and share (of the class's images). The true labels lie in DEST/true_labels.npy, which only
+    scoring reads (derts inspect RUN --score).
+
+    Examples:
+      derts data corrupt my-store wrong-store --noise symmetric --rate 0.2
+      derts data corrupt glyphs wrong-glyphs --noise pair --rate 0.4 --seed 1
+    """
 
     store: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STORE")]
     """A folder that derts data prepare wrote, or glyphs."""
@@ -93,7 +88,7 @@ class CorruptOptions:
 
 def clean(arguments: Sequence[str]) -> None:
     """Parse, judge, decide, write."""
-    options = parse(CleanOptions, arguments, "clean", CLEAN)
+    options = parse(CleanOptions, arguments, "clean")
     run: Path | None = options.run
     destination = options.destination
     if options.features is not None and destination is None:
@@ -156,7 +151,7 @@ def clean(arguments: Sequence[str]) -> None:
 
 def corrupt(arguments: Sequence[str]) -> None:
     """Parse, draw wrong labels, write."""
-    options = parse(CorruptOptions, arguments, "data corrupt", CORRUPT)
+    options = parse(CorruptOptions, arguments, "data corrupt")
 
     from derts.data import open_data
     from derts.labels.judged import chosen_splits

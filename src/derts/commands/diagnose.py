@@ -8,24 +8,22 @@ from typing import Annotated
 
 import tyro
 
-from derts.commands.parse import parse, print_table, unset
+from derts.commands.parse import DataOptions, parse, print_table
 from derts.errors import DertsError
-
-DESCRIPTION = """How well does each estimate stand for a pool's true gradient?
-
-Loads a run's newest checkpoint, draws a pool of training tasks as the run would, and shows for
-every estimate and weighting the relative error of the pool's exact gradient, beside random
-subsets of the same size; how well distances agree with the exact ones; and how well each score
-tells noisy tasks from clean. Writes diagnosis.json and diagnosis.png into the run folder.
-
-Examples:
-  derts diagnose runs/first --pool 640
-"""
 
 
 @dataclass(frozen=True)
-class DiagnoseOptions:
-    """Options of `derts diagnose`."""
+class DiagnoseOptions(DataOptions):
+    """How well does each estimate stand for a pool's true gradient?
+
+    Loads a run's newest checkpoint, draws a pool of training tasks as the run would, and shows for
+    every estimate and weighting the relative error of the pool's exact gradient, beside random
+    subsets of the same size; how well distances agree with the exact ones; and how well each score
+    tells noisy tasks from clean. Writes diagnosis.json and diagnosis.png into the run folder.
+
+    Examples:
+      derts diagnose runs/first --pool 640
+    """
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A folder that derts train wrote."""
@@ -35,17 +33,13 @@ class DiagnoseOptions:
     """Share of the pool that is selected."""
     draws: int = 100
     """Random subsets to compare with."""
-    data: Annotated[str | None, unset("DATA")] = None
-    """Other data than the run was trained on."""
-    data_changed: bool = False
-    """Go on although the data was prepared anew since the run was trained."""
     quiet: bool = False
     """No progress, just the result."""
 
 
 def diagnose(arguments: Sequence[str]) -> None:
     """Parse, diagnose, print, draw."""
-    options = parse(DiagnoseOptions, arguments, "diagnose", DESCRIPTION)
+    options = parse(DiagnoseOptions, arguments, "diagnose")
 
     for name, value, least, most in (
         ("pool", options.pool, 2, 1e9),

@@ -9,36 +9,35 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from derts.commands.parse import parse, print_rows, print_table, unset
+from derts.commands.parse import DataOptions, parse, print_rows, print_table, unset
 from derts.errors import DertsError
 
 if TYPE_CHECKING:
     from derts.commands.clean import CleanOptions
     from derts.labels.judged import JudgedItems
 
-DESCRIPTION = """Which labels look wrong? For somebody who cleans a data set.
-
-Embeds every image once with the run's model and estimates how far each label can be trusted, over
-all classes of all splits. Writes into RUN/inspect, the least trusted first: images.csv,
-images.png (the first hundred), classes.csv, and review.html, a page on which you decide image by
-image, with one key each. derts clean takes what it saves.
-
---features takes a matrix of features with labels, or a store of features, and needs no run. It
-writes rows.csv instead of images, into inspect.
-
-Examples:
-  derts inspect runs/first
-  derts inspect runs/first --split val --out suspects
-  derts inspect runs/first --score
-  derts inspect --features features.npz
-"""
 FIRST = 100  # images that are drawn
 OVERFIT = 0.002  # share of wrong labels below which the model has probably overfitted
 
 
 @dataclass(frozen=True)
-class InspectOptions:
-    """Options of `derts inspect`."""
+class InspectOptions(DataOptions):
+    """Which labels look wrong? For somebody who cleans a data set.
+
+    Embeds every image once with the run's model and estimates how far each label can be trusted,
+    over all classes of all splits. Writes into RUN/inspect, the least trusted first: images.csv,
+    images.png (the first hundred), classes.csv, and review.html, a page on which you decide image
+    by image, with one key each. derts clean takes what it saves.
+
+    --features takes a matrix of features with labels, or a store of features, and needs no run. It
+    writes rows.csv instead of images, into inspect.
+
+    Examples:
+      derts inspect runs/first
+      derts inspect runs/first --split val --out suspects
+      derts inspect runs/first --score
+      derts inspect --features features.npz
+    """
 
     run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """A folder that derts train wrote."""
@@ -52,10 +51,6 @@ class InspectOptions:
     """How many images review.html shows at most."""
     score: bool = False
     """Compare with the true labels of a store that derts data corrupt wrote."""
-    data: Annotated[str | None, unset("DATA")] = None
-    """Other data than the run was trained on."""
-    data_changed: bool = False
-    """Go on although the data was prepared anew since the run was trained."""
     out: Annotated[Path | None, unset("FOLDER")] = None
     """Folder to write (default: RUN/inspect, or RUN/inspect-SPLIT)."""
     quiet: bool = False
@@ -64,7 +59,7 @@ class InspectOptions:
 
 def inspect(arguments: Sequence[str]) -> None:
     """Parse, embed, judge, write."""
-    options = parse(InspectOptions, arguments, "inspect", DESCRIPTION)
+    options = parse(InspectOptions, arguments, "inspect")
 
     from derts.files import csv_bytes, write_atomically
     from derts.labels.known_errors import score_judged

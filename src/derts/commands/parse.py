@@ -9,7 +9,8 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import Any, TextIO, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, TextIO, TypeVar
 
 import tyro
 
@@ -49,6 +50,16 @@ def unset(metavar: str) -> Any:
     return tyro.conf.arg(metavar=metavar, help_behavior_hint="")
 
 
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Where the data of a run is: options that several commands share."""
+
+    data: Annotated[str | None, unset("DATA")] = None
+    """Other data than the run was trained on."""
+    data_changed: bool = False
+    """Go on although the data was prepared anew since the run was trained."""
+
+
 class _Held(io.StringIO):
     """Keeps what is printed, with the colours and lines of the stream it will go to."""
 
@@ -68,7 +79,7 @@ def _wrapped(text: str, width: int) -> str:
     """A help text with its paragraphs, which tyro leaves in one line each, broken between words."""
     lines = []
     for line in text.split("\n"):
-        long = len(line) > width and line[:1].isalpha()
+        long = len(line) > width and line[0].isascii() and line[0] not in " |+"
         lines += textwrap.wrap(line, width, break_long_words=False) if long else [line]
     return "\n".join(lines)
 

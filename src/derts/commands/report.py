@@ -7,25 +7,23 @@ from typing import Annotated
 
 import tyro
 
-from derts.commands.parse import parse, unset
+from derts.commands.parse import DataOptions, parse, unset
 from derts.errors import DertsError
-
-DESCRIPTION = """One page about runs: what they reached, what they selected, where the time went.
-
-RUN is a folder that derts train wrote, or a folder of such. Runs that differ in nothing but the
-seed are taken together; differences are paired, seed by seed, against random (or the first). The
-page needs no network; the tasks' images are in it where the runs' data is at hand.
-
-Examples:
-  derts report runs/first
-  derts report runs/random-* runs/derts-* -o report.html
-  derts report runs/demo --png figures
-"""
 
 
 @dataclass(frozen=True)
-class ReportOptions:
-    """Options of `derts report`."""
+class ReportOptions(DataOptions):
+    """One page about runs: what they reached, what they selected, where the time went.
+
+    RUN is a folder that derts train wrote, or a folder of such. Runs that differ in nothing but the
+    seed are taken together; differences are paired, seed by seed, against random (or the first).
+    The page needs no network; the tasks' images are in it where the runs' data is at hand.
+
+    Examples:
+      derts report runs/first
+      derts report runs/random-* runs/derts-* -o report.html
+      derts report runs/demo --png figures
+    """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, unset("RUN [RUN …]")]
     """Run folders."""
@@ -33,15 +31,11 @@ class ReportOptions:
     """The page to write."""
     png: Annotated[Path | None, unset("FOLDER")] = None
     """Also write each figure, in print quality, into this folder."""
-    data: Annotated[str | None, unset("DATA")] = None
-    """Where the training images are now, if they were moved since."""
-    data_changed: bool = False
-    """Go on although the data was prepared anew since the run was trained."""
 
 
 def report(arguments: Sequence[str]) -> None:
     """Parse, read, write, print."""
-    options = parse(ReportOptions, arguments, "report", DESCRIPTION)
+    options = parse(ReportOptions, arguments, "report")
 
     if not options.runs:
         raise DertsError("no run is named: give at least one run folder (derts report --help)")

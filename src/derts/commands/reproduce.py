@@ -15,25 +15,23 @@ from derts.errors import DertsError
 if TYPE_CHECKING:
     from derts.paper.experiment import Experiment
 
-DESCRIPTION = """Run the paper's experiments again and put our numbers beside its own.
-
-NAME is one of table1 … table8, figure2 (training curves with noisy tasks), case-study (pictures of
-selected and unselected tasks), or all. Every run has its own folder under --out: what is finished
-is never run again, what was interrupted goes on. At the end, and with --report alone, a report is
-printed and written as Markdown, HTML and JSON to OUT/report.
-
-Examples:
-  derts reproduce all --dry-run
-  derts reproduce table4 --dataset mini=stores/mini --updates-scale 0.25 --preset gpu
-  derts reproduce table1 --dataset mini=stores/mini --only strategy=random,strategy=derts,shot=5
-  derts reproduce table1 --dataset mini=stores/mini --report
-  derts reproduce all --dataset glyphs --updates-scale 0.001 --seeds 1
-"""
-
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """Options of `derts reproduce`."""
+    """Run the paper's experiments again and put our numbers beside its own.
+
+    NAME is one of table1 … table8, figure2 (training curves with noisy tasks), case-study (pictures
+    of selected and unselected tasks), or all. Every run has its own folder under --out: what is
+    finished is never run again, what was interrupted goes on. At the end, and with --report alone,
+    a report is printed and written as Markdown, HTML and JSON to OUT/report.
+
+    Examples:
+      derts reproduce all --dry-run
+      derts reproduce table4 --dataset mini=stores/mini --updates-scale 0.25 --preset gpu
+      derts reproduce table1 --dataset mini=stores/mini --only strategy=random,strategy=derts,shot=5
+      derts reproduce table1 --dataset mini=stores/mini --report
+      derts reproduce all --dataset glyphs --updates-scale 0.001 --seeds 1
+    """
 
     names: Annotated[tuple[str, ...], tyro.conf.Positional, unset("NAME [NAME …]")] = ()
     """table1 … table8, figure2, case-study, or all."""
@@ -72,7 +70,7 @@ class ReproduceOptions:
 
 def reproduce(arguments: Sequence[str]) -> None:
     """Parse; list, run or report."""
-    options = parse(ReproduceOptions, arguments, "reproduce", DESCRIPTION)
+    options = parse(ReproduceOptions, arguments, "reproduce")
     if options.seeds < 1:
         raise DertsError(f"--seeds is {options.seeds}: it must be at least 1")
     if not 1e-6 <= options.updates_scale <= 100:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from derts.commands.parse import parse, print_rows, print_table, unset
+from derts.commands.parse import DataOptions, parse, print_rows, print_table, unset
 from derts.errors import DertsError
 
 
@@ -42,7 +42,7 @@ class CompareOptions:
 
 
 @dataclass(frozen=True)
-class EvaluateOptions:
+class EvaluateOptions(DataOptions):
     """Evaluate a trained run on a fixed, seeded set of tasks, labelled as the data is.
 
     Examples:
@@ -53,10 +53,6 @@ class EvaluateOptions:
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A folder that derts train wrote."""
-    data: Annotated[str | None, unset("DATA")] = None
-    """Other data than the run was trained on."""
-    data_changed: bool = False
-    """Go on although the data was prepared anew since the run was trained."""
     split: str = "test"
     """Which split to draw tasks from."""
     tasks: Annotated[int | None, unset("INT")] = None
