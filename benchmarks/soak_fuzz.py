@@ -587,7 +587,7 @@ def no_drawing() -> Iterator[None]:
     with (
         patch("derts.report.page.draw_figures", lambda groups: FigureSheet()),
         patch("derts.report.pictures.draw_sheet", lambda *_: None),
-        patch("derts.report.diagnosis.draw_diagnosis", lambda *_: None),
+        patch("derts.diagnosis.draw_diagnosis", lambda *_: None),
     ):
         yield
 

@@ -21,7 +21,7 @@ COMMANDS = {
     "data verify": ("derts.commands.data:verify", "check a store against its checksums"),
     "data corrupt": ("derts.commands.clean:corrupt", "a store with known wrong labels"),
     "train": ("derts.commands.train:train", "train a few-shot learner and evaluate it"),
-    "report": ("derts.commands.report:report", "one page about runs, for a browser"),
+    "report": ("derts.commands.runs:report", "one page about runs, for a browser"),
     "predict": ("derts.commands.predict:predict", "label images by a few examples per class"),
     "export": ("derts.commands.predict:export", "write a run's model as one file with a card"),
     "inspect": ("derts.commands.inspect:inspect", "which labels look wrong, and a page to review"),

@@ -15,12 +15,10 @@ from derts.cli import run
 from derts.config import TrainConfig
 from derts.data import glyphs
 from derts.errors import DertsError
-from derts.report.page import make_report
-from derts.report.parts import what_it_did
+from derts.report.page import make_report, what_it_did
 from derts.report.pictures import tasks_of_round
 from derts.report.read import comparison_of, group_runs, read_runs
-from derts.training.events import Event
-from derts.training.run_folder import Run
+from derts.training.run_folder import Event, Run
 
 pytestmark = pytest.mark.slow
 

@@ -52,10 +52,10 @@ def diagnose(arguments: Sequence[str]) -> None:
     from derts.config_file import as_values
     from derts.data import open_data
     from derts.diagnosis import diagnose as measure
+    from derts.diagnosis import draw_diagnosis, table_rows
     from derts.files import write_atomically
     from derts.progress import progress, silent
     from derts.provenance import code_version, machine
-    from derts.report.diagnosis import draw_diagnosis, table_rows
     from derts.training.run import open_trainer
     from derts.training.run_folder import Run
 

@@ -2,7 +2,7 @@
 
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -13,11 +13,11 @@ from derts.config_file import to_toml
 from derts.data.table import Table
 from derts.files import write_atomically
 from derts.report.figures import FigureSheet, draw_figures
-from derts.report.parts import notes_of, what_it_did
 from derts.report.pictures import COLUMNS, Atlas
 from derts.report.pool_map import RANDOM, PoolView, pool_views
 from derts.report.read import RunGroup, comparison_of, group_runs, read_runs, settings_table
 from derts.report.tables import Rows, html_page, html_table
+from derts.training.result import parts as parts_of_rounds
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 KEPT = (
@@ -28,6 +28,13 @@ BAND = (
     "Lines are means over seeds, bands reach from the lowest seed to the highest. Strategies train "
     "on different tasks: compare them by validation and test tasks, which are the same for all."
 )
+CHOSEN = {
+    "facility-location": "Tasks were selected by facility location",
+    "random": "Tasks were drawn at random, because selecting does not pay here",
+    "uniform": "Tasks were drawn at random from the pool",
+    "balanced": "",  # told by the part balance
+}
+CHANGED = "The data was prepared anew since: it is not what the run was trained on."
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,54 @@ def _heading(groups: Sequence[RunGroup]) -> str:
     lines += [f"<p>Notes of the runs:</p><ul>{''.join(notes)}</ul>"] if notes else []
     did = f"<h2>What derts did</h2>{''.join(lines)}" if lines else ""
     return f"<h1>derts report</h1><p>{_text(about)}{'s' if runs > 1 else ''}</p>{did}"
+
+
+def what_it_did(group: RunGroup) -> list[str]:
+    """A few plain sentences about a group."""
+    strategy, updates = group.config.strategy, group.config.updates
+    if strategy.name == "random":
+        return ["Every task was drawn at random."]
+    if strategy.warmup >= updates:
+        return [f"It never began: the warm-up of {strategy.warmup} updates is all of the run."]
+    rounds = [event for run in group.runs for event in run.named("round")]
+    parts = parts_of_rounds(rounds)
+    if not parts:
+        return []
+    pools = f"{len(rounds)} pool{'' if len(rounds) == 1 else 's'}"
+    return [f"It looked at {pools} of {strategy.pool} tasks.", *_acted(parts)]
+
+
+def _acted(parts: dict[str, dict[str, float]]) -> Iterator[str]:
+    relabelled = parts.get("votes", {}).get("relabelled")
+    dropped = parts.get("drop", {}).get("dropped")
+    balanced = parts.get("balance", {}).get("rounds", 0.0)
+    if relabelled is not None:
+        share = f"relabelled {100 * relabelled:.1f}% of the labels"
+        yield f"The majority vote {share if relabelled else 'changed no label'}."
+    if dropped is not None:
+        share = f"{100 * dropped:.1f}% of the tasks looked noisy and were dropped."
+        yield share if dropped else "No task was dropped."
+    if balanced:
+        yield f"Classes were balanced{_when(balanced)}."
+    for name, rounds in parts.get("select", {}).items():
+        sentence = CHOSEN.get(name, f"Tasks were selected by {name}")
+        if sentence:
+            yield f"{sentence}{_when(rounds)}."
+
+
+def _when(share: float) -> str:
+    return "" if share == 1 else f" in {100 * share:.0f}% of the rounds"
+
+
+def notes_of(groups: Sequence[RunGroup]) -> list[str]:
+    """The different notes of all runs, each with its group's name where there are several."""
+    found = [
+        note if len(groups) == 1 else f"{group.name}: {note}"
+        for group in groups
+        for run in group.runs
+        for note in (*run.summary["notes"], *([CHANGED] if run.run.data_changed() else []))
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _summary(groups: Sequence[RunGroup]) -> str:

@@ -14,9 +14,8 @@ from derts.config_file import as_values
 from derts.errors import DertsError, say
 from derts.files import is_locked
 from derts.selection.round_record import RoundRecord
-from derts.training.events import Event
 from derts.training.result import Result, summarise
-from derts.training.run_folder import Run
+from derts.training.run_folder import Event, Run
 
 Points = list[tuple[float, float]]
 

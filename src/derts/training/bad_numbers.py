@@ -13,7 +13,7 @@ from derts.config import TrainConfig
 from derts.errors import DertsError
 from derts.learners.base import Learner
 from derts.tasks.pool import TaskPool
-from derts.training.events import Event
+from derts.training.run_folder import Event
 
 IN_A_ROW = 10
 

@@ -10,9 +10,8 @@ from derts.files import parse_json
 from derts.progress import Advance, unheard
 from derts.training.bad_numbers import BadNumbersError
 from derts.training.checkpoint import load_warmup, save_checkpoint
-from derts.training.events import Event
 from derts.training.result import Result, evaluation_event, make_result
-from derts.training.run_folder import Run, point_file
+from derts.training.run_folder import Event, Run, point_file
 from derts.training.trainer import Trainer
 
 Listen = Callable[[Event], None]

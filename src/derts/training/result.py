@@ -10,7 +10,7 @@ from derts.config_file import as_values
 from derts.data.store import store_settings
 from derts.evaluation import Evaluation
 from derts.provenance import code_version, machine
-from derts.training.events import Event
+from derts.training.run_folder import Event
 
 if TYPE_CHECKING:
     from derts.training.trainer import Trainer

@@ -19,13 +19,20 @@ from derts.data import data_fingerprint
 from derts.errors import DertsError
 from derts.files import LOCK, parse_json, write_atomically, write_json
 from derts.learners import AnyLearner, pretrained_weights
-from derts.training.events import Event, is_event, is_number
 
 if TYPE_CHECKING:
     from derts.selection.round_record import RoundRecord
 
 KEEP_ROUNDS = 3
 BACKBONE = "backbone.safetensors"
+Event = dict[str, Any]
+NOISE = {"pool", "dropped", "kept"}
+READ: dict[str, tuple[tuple[str, ...], str | None]] = {
+    "validation": (("accuracy",), None),
+    "update": ((), "seconds"),
+    "round": (("round", "pool", "looks_noisy"), "noise"),
+}
+"""The numbers that are read from each kind of event, and its table of numbers."""
 
 
 class Run:
@@ -221,6 +228,33 @@ class Run:
     def write_result(self, result: Event, name: str = "result.json") -> Path:
         """Write a result as JSON."""
         return write_json(self.path / name, result)
+
+
+def is_number(value: object) -> bool:
+    """Whether a value from JSON can be counted with."""
+    return isinstance(value, int | float) and abs(value) < 1e300  # no NaN either
+
+
+def is_event(event: object) -> bool:
+    """Whether a line of the log has what is read from its kind; skipped updates have no loss."""
+    if not isinstance(event, dict):
+        return False
+    kind = event.get("event")
+    if kind == "note":
+        return isinstance(event.get("text"), str)
+    if not isinstance(kind, str) or not isinstance(event.get("update"), int):
+        return False
+    names, inner = READ.get(kind, ((), None))
+    table = event.get(inner) if inner else {}
+    if not isinstance(table, dict) or not isinstance(event.get("parts", {}), dict):
+        return False
+    told = [name for name in ("update", "loss", "accuracy") if name in event]
+    values = [*(event.get(name) for name in (*names, *told)), *table.values()]
+    if kind == "round":
+        values = [value for value in values if value is not None]
+        whole = table.keys() >= NOISE and all(name in event for name in names)
+        return whole and all(map(is_number, values)) and event["pool"] > 0
+    return all(map(is_number, values))
 
 
 def _is_store(path: Path | str, fingerprint: object) -> bool:
