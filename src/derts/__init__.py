@@ -15,6 +15,7 @@ Read the package in the order in which the data flows:
     report            11. run folders                 -> one page, sheets of pictures
 
     predict   use a trained model: a few labelled images in, labels for the rest out
+    prototype_classifier  class means for scikit-learn users
     paper     the paper's tables, to be run again
     commands  the command line: parse, call, print
 """
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from derts.learners.wrapped import OwnLearner
     from derts.model_files import load_model
     from derts.predict import FewShotModel
+    from derts.prototype_classifier import PrototypeClassifier
     from derts.selection import Strategy
     from derts.tasks import SwapNoise, TaskNoise, TaskPool
     from derts.training import Trainer, train
@@ -56,6 +58,7 @@ _HOMES = {
         "learners.wrapped": "OwnLearner",
         "model_files": "load_model",
         "predict": "FewShotModel",
+        "prototype_classifier": "PrototypeClassifier",
         "selection": "Strategy",
         "tasks": "SwapNoise TaskNoise TaskPool",
         "training": "Trainer train",
@@ -75,6 +78,7 @@ __all__ = [
     "ModelConfig",
     "OwnLearner",
     "ProtoNet",
+    "PrototypeClassifier",
     "Selection",
     "Strategy",
     "SwapNoise",

@@ -1,5 +1,6 @@
 """Trust from class prototypes: which labels of a data set are wrong, seen in an embedding."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -98,7 +99,8 @@ def _numbered(
 
 def _checked(features: Tensor | NDArray[Any], count: int) -> Tensor:
     try:
-        rows = features if isinstance(features, Tensor) else torch.from_numpy(np.asarray(features))
+        with warnings.catch_warnings(action="ignore"):  # of memory-mapped arrays: none is written
+            rows = torch.as_tensor(features)
     except TypeError:
         raise DertsError("features are not numbers: give a matrix [images, dimensions]") from None
     if rows.ndim != 2 or len(rows) != count:
