@@ -74,6 +74,28 @@ def test_dictionaries_as_hugging_face_gives_them() -> None:
     np.testing.assert_array_equal(table.images[0], table.images[1])
 
 
+def test_a_dataset_of_hugging_face() -> None:
+    datasets = pytest.importorskip("datasets", reason="Hugging Face's datasets is not installed")
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=["no", "yes", "never"])}
+    )
+    images, labels = [Image.fromarray(255 - IMAGE), Image.fromarray(IMAGE)] * 2, [1, 0, 1, 0]
+    data = datasets.Dataset.from_dict({"image": images, "label": labels}, features=features)
+    for given in (data, data.with_format("torch"), data.to_iterable_dataset(), data.select([0, 1])):
+        table = from_dataset(given)
+        assert (table.labels[:2].tolist(), table.class_names) == ([1, 0], ("no", "yes"))
+        np.testing.assert_array_equal(table.images[1].numpy(), IMAGE)
+    with pytest.raises(DertsError, match="'train': give one of its datasets"):
+        from_dataset(datasets.DatasetDict(train=data))
+    with pytest.raises(DertsError, match="columns picture, label"):
+        from_dataset(data.rename_column("image", "picture"))
+
+
+def test_a_dictionary_of_splits() -> None:
+    with pytest.raises(DertsError, match="'train', 'test': give one of its datasets"):
+        from_dataset({"train": Pairs((IMAGE, 0)), "test": Pairs((IMAGE, 0))})
+
+
 def test_names() -> None:
     pairs = Pairs((IMAGE, 0), (IMAGE, 2))
     pairs.classes = ["zero", "one", "two"]  # type: ignore[attr-defined]
@@ -96,7 +118,7 @@ def test_names() -> None:
         ((IMAGE, "cat"), "not a whole number"),
         ((IMAGE, torch.tensor([1, 2])), "not a whole number"),
         (IMAGE, "no pair"),
-        ({"image": IMAGE}, "no pair"),
+        ({"img": IMAGE, "label": 0}, r"with columns img, label: rename two of them to .image"),
     ],
 )
 def test_odd_samples(sample: Any, message: str) -> None:

@@ -22,7 +22,8 @@ def from_dataset(
 ) -> ImageTable:
     """Read a map-style or iterable dataset into memory.
 
-    Samples are pairs (image, label), or dictionaries with "image" and "label".
+    Samples are pairs (image, label) as of torchvision, or dictionaries with "image" and "label" as
+    of a `datasets.Dataset` of Hugging Face.
     Images may be Pillow images, tensors [channels, height, width] (uint8, or floats in 0 … 1)
     or arrays uint8 [height, width, channels]. The first one decides size and colour for all,
     unless they are given. Labels may be any integers: sorted, they become 0, 1, …
@@ -61,6 +62,9 @@ def from_dataset(
 
 def _pairs(dataset: Any) -> Iterator[tuple[Any, Any]]:
     """The samples, by index where the dataset has a length: not all stop by IndexError."""
+    if isinstance(dataset, dict):  # as Hugging Face's load_dataset gives it
+        splits = ", ".join(map(repr, dataset))
+        raise DertsError(f"this is a dictionary of {splits or 'nothing'}: give one of its datasets")
     is_map = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     samples = (dataset[index] for index in range(len(dataset))) if is_map else iter(dataset)
     for index, sample in enumerate(samples):
@@ -71,6 +75,10 @@ def _pairs(dataset: Any) -> Iterator[tuple[Any, Any]]:
         else:
             found = f"sample {index} of the dataset is no pair (image, label)"
             fix = "wrap the dataset in one that gives pairs"
+            if isinstance(sample, dict):
+                found += f" with columns {', '.join(map(str, sample))}"
+                fix = 'rename two of them to "image" and "label" (dataset.rename_column)'
+                raise DertsError(f"{found}: {fix}")
             raise DertsError(f"{found} but a {type(sample).__name__}: {fix}")
 
 
