@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
 
 from derts.cli import run
@@ -64,6 +66,33 @@ def test_own_images(photos: Path, tmp_path: Path) -> None:
     assert all(re.fullmatch(r"\S+  letter-\d\d  [01]\.\d\d", line) for line in shown.splitlines())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["choose_tasks.ipynb", "wrong_folders.ipynb"])
+def test_notebooks(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their code runs as it is, and what they show is what it prints (numbers may differ)."""
+    space: dict[str, object] = {}
+    shown: list[str] = []
+    for cell in json.loads((EXAMPLES / name).read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        exec("".join(cell["source"]), space)
+        pictures = ["image/png" in one.get("data", {}) for one in cell["outputs"]]
+        assert sum(pictures) == len(plt.get_fignums())
+        plt.close("all")
+        kept = "".join(line for one in cell["outputs"] for line in one.get("text", []))
+        shown.append(capsys.readouterr().out)
+        assert len(shown[-1].splitlines()) == len(kept.splitlines())
+    last = "".join(shown)
+    if name == "choose_tasks.ipynb":
+        before, after = learned(last)
+        assert after > before + 5
+        return
+    found, looked = re.findall(r"(\d+) of the (\d+) least trusted are misplaced", last)[0]
+    assert int(found) > 0.8 * int(looked)
+    right, of = re.findall(r"(\d+) of (\d+) labelled rightly", last)[0]
+    assert int(right) > 0.4 * int(of)  # chance is a fifth
+
+
 def test_every_example_is_tested() -> None:
     text = Path(__file__).read_text(encoding="utf-8")
-    assert all(file.name in text for file in EXAMPLES.glob("*.py"))
+    assert all(file.name in text for file in EXAMPLES.iterdir() if file.is_file())
