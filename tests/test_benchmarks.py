@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from derts.data import FeatureTable, save_table
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.slow
@@ -154,3 +157,14 @@ def test_wrong_labels_run(tmp_path: Path) -> None:
 
 def test_features_run() -> None:
     assert program("features.py", "--quick").count("1,000 updates:") == 8
+
+
+def test_cleaned_examples(tmp_path: Path) -> None:
+    labels = torch.arange(12).repeat_interleave(50)
+    rows = torch.eye(12)[labels] + 0.01 * torch.randn(600, 12)
+    save_table({"train": FeatureTable(rows, labels, tuple("abcdefghijkl"))}, tmp_path / "rows")
+    out = tmp_path / "out.json"
+    words = ["--features", str(tmp_path / "rows"), "--out", str(out), "--draws", "2"]
+    program("cleaned_examples.py", *words, "--query", "5")
+    cases = json.loads(out.read_text())["cases"]
+    assert [(one["shot"], one["given"]) for one in cases[-1:]] == [(40, 100.0)]
