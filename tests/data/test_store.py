@@ -148,8 +148,13 @@ def shift(path: Path) -> None:
     path.write_bytes(content[:200] + b"abc" + content[200:-3])
 
 
+def reorder(file: Path) -> None:
+    file.write_bytes(file.read_bytes().replace(b"False", b"True ", 1))
+
+
 @pytest.mark.parametrize(
-    ("damage", "message"), [(insert, "bytes long"), (shift, "differs from its checksum")]
+    ("damage", "message"),
+    [(insert, "bytes long"), (shift, "differs from its checksum"), (reorder, "another order")],
 )
 @pytest.mark.parametrize("small", [64_000_000, 1])
 def test_bytes_put_into_an_array_are_seen_at_opening(
@@ -186,6 +191,7 @@ def test_a_store_that_is_half_written_is_none(
         if file != max(store.iterdir()):
             with pytest.raises(DertsError):
                 open_store(tmp_path / "copy")
+            assert run(["data", "info", str(tmp_path / "copy")]) == 2
     open_store(tmp_path / "copy")
 
 

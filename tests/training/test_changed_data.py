@@ -61,6 +61,15 @@ def test_other_data_may_be_named(changed: Path, letters: Tables) -> None:
     assert run([*COMMANDS["evaluate"], "--data", "moved"]) == 0
 
 
+def test_an_equal_store_beside_it_is_taken_with_a_word(
+    changed: Path, letters: Tables, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_table(letters, "moved")
+    capsys.readouterr()
+    assert run(COMMANDS["evaluate"]) == 0
+    assert "moved, which has its fingerprint" in capsys.readouterr().err
+
+
 def test_the_same_store_made_again_is_the_same(changed: Path, letters: Tables) -> None:
     save_table(letters, "store", overwrite=True)
     assert run(COMMANDS["evaluate"]) == 0

@@ -19,7 +19,7 @@ from derts.training.checkpoint import (
     save_checkpoint,
 )
 from derts.training.run import open_trainer
-from tests.tiny import TINY, tiny
+from tests.tiny import tiny
 from tests.training.records import assert_same
 
 Tables = dict[str, ImageTable]
@@ -83,12 +83,15 @@ def test_the_newest_two_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_brings_the_trainer_back_to_the_bit(tmp_path: Path, letters: Tables) -> None:
-    whole = Trainer(TINY, letters)
-    whole.train(7)
+    config = tiny(log_every=5)
+    whole = Trainer(config, letters)
+    whole.train(stopping=lambda: whole.update == 7)  # inside of an event
     path = save_checkpoint(tmp_path, whole.update, whole.state_dict())
     whole.train()
-    later = Trainer(TINY, letters)
-    later.load_state_dict(load_checkpoint(path))
+    later, kept = Trainer(config, letters), load_checkpoint(path)
+    later.load_state_dict(kept)
+    assert_same(later.state_dict()["window"], kept["window"])
+    assert len(kept["window"]["values"])
     later.train()
     assert_same(later.learner.state_dict(), whole.learner.state_dict())
 

@@ -145,7 +145,12 @@ def embed(arguments: Sequence[str]) -> None:
 
 def info(arguments: Sequence[str]) -> None:
     """Parse and print."""
-    _show(parse(StoreOptions, arguments, "data info", INFO).store)
+    store = parse(StoreOptions, arguments, "data info", INFO).store
+
+    from derts.data import open_store
+
+    open_store(store)  # half of a store is none
+    _show(store)
 
 
 def verify(arguments: Sequence[str]) -> None:

@@ -263,6 +263,8 @@ def _open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         if array.dtype != dtype or array.shape != shape:
             found = f"it is {array.dtype} {list(array.shape)}"
             raise ValueError(f"{found} but store.json says {np.dtype(dtype)} {list(shape)}")
+        if not array.flags.c_contiguous:
+            raise ValueError("its values are in another order than derts writes them")
         if (size := path.stat().st_size) != array.offset + array.nbytes:
             raise ValueError(f"it is {size} bytes long, not {array.offset + array.nbytes}")
         return array  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ from safetensors.torch import save
 from derts.config import TrainConfig
 from derts.config_file import read_config, to_toml
 from derts.data import data_fingerprint
-from derts.errors import DertsError
+from derts.errors import DertsError, say
 from derts.files import LOCK, parse_json, write_atomically, write_json
 from derts.learners import AnyLearner, pretrained_weights
 
@@ -111,6 +111,8 @@ class Run:
         """
         found = other or self.found_data()
         if found is not None:
+            if not other and found != self.config.data and data_fingerprint(self.config.data):
+                say(f"the data of {self.path} is taken from {found}, which has its fingerprint")
             return found
         named = f"{self.config.data}, which {self.path} was trained on,"
         if data_fingerprint(self.config.data) is None:
