@@ -83,7 +83,9 @@ def measure(
     trainers: dict[str, Trainer] = {}
     warm: dict[str, Any] | None = None
     for name in names:
+        # trust acts at the start of a run, and all strategies share a start here
         config = with_values(base, STRATEGIES[name], name)
+        config = with_values(config, {"strategy": {"trust": False}}, name)
         try:
             trainer = Trainer(config, tables)
         except DertsError as error:
