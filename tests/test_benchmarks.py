@@ -155,8 +155,9 @@ def test_wrong_labels_run(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out.json").read_text())["rows"] == found["rows"]
 
 
-def test_features_run() -> None:
-    assert program("features.py", "--quick").count("1,000 updates:") == 8
+def test_features_run(tmp_path: Path) -> None:
+    program("features.py", "--quick", "--out", str(tmp_path / "out.json"))
+    assert len(json.loads((tmp_path / "out.json").read_text())["results"]) == 8
 
 
 def test_cleaned_examples(tmp_path: Path) -> None:

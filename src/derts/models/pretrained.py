@@ -188,8 +188,11 @@ def _timm(name: str, weights: str | Weights) -> Pretrained:
         )
     try:
         import timm
-    except (ImportError, RuntimeError) as error:  # torchvision of another torch: RuntimeError
+    except ImportError as error:
         raise DertsError(f"{name} needs timm ({error}): {INSTALL}") from None
+    except RuntimeError as error:
+        fix = f"install the torchvision built for torch {torch.__version__}"
+        raise DertsError(f"timm cannot be imported ({error}): {fix}") from None
     model = name.removeprefix(TIMM)
     if not timm.is_model(model):
         raise DertsError(f"timm has no model {model!r}: timm.list_models() names them")
@@ -202,16 +205,21 @@ def _timm(name: str, weights: str | Weights) -> Pretrained:
         ) from None
     about = network.pretrained_cfg
     if weights != DOWNLOAD:
-        _fill(network, name, weights, str(about.get("classifier") or "head"))
+        classifier = about.get("classifier") or "head"  # two for distilled models
+        _fill(network, name, weights, classifier)
     pixels = [[255 * value for value in about[key]] for key in ("mean", "std")]
     return Pretrained(name, network, about["input_size"][-1], *pixels)
 
 
-def _fill(network: nn.Module, name: str, weights: str | Weights, classifier: str) -> None:
-    """Load weights that must be those of the network; a classifier among them is left out."""
+def _fill(
+    network: nn.Module, name: str, weights: str | Weights, classifier: str | Sequence[str]
+) -> None:
+    """Load weights that must be those of the network; classifiers among them are left out."""
     found = read_weights(Path(weights)) if isinstance(weights, str) else weights
     own = network.state_dict()
-    given = {key: value for key, value in found.items() if not key.startswith(f"{classifier}.")}
+    heads = (classifier,) if isinstance(classifier, str) else classifier
+    left_out = tuple(f"{head}." for head in heads)
+    given = {key: value for key, value in found.items() if not key.startswith(left_out)}
     wrong = [f"has no {key}" for key in own if key not in given and "num_batches" not in key]
     wrong += [f"has {key}, which the network has not" for key in given if key not in own]
     wrong += [
