@@ -14,7 +14,8 @@ from typing import Any
 from derts.config import StrategyConfig, TrainConfig
 from derts.config_file import Values, with_values
 from derts.data.table import Table
-from derts.files import write_atomically
+from derts.errors import DertsError
+from derts.files import parse_json, write_atomically
 from derts.progress import Advance, unheard
 from derts.statistics import over_seeds, paired_difference
 from derts.training.driver import Driver
@@ -77,7 +78,14 @@ class Comparison:
     @staticmethod
     def load(path: Path | str) -> Comparison:
         """Read what `save` wrote."""
-        return Comparison(json.loads(Path(path).read_text(encoding="utf-8"))["runs"])
+        try:
+            found = parse_json(Path(path).read_text(encoding="utf-8"))["runs"]
+            for result in found:
+                str(result["variant"]), int(result["seed"]), float(result["accuracy"])
+            return Comparison(list(found))
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise DertsError(f"{path} is no comparison that derts saved ({reason})") from None
 
 
 def compare(

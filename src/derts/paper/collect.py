@@ -11,7 +11,7 @@ from typing import Any
 from derts.config import TrainConfig
 from derts.config_file import with_values
 from derts.errors import DertsError
-from derts.files import write_atomically
+from derts.files import parse_json, write_atomically
 from derts.paper.cells import NAMES, Cell, Setting, cells, with_references
 from derts.paper.runs import GridRun, Runs, Scale, point, run_key
 
@@ -25,7 +25,7 @@ NUMBERS: dict[str, Callable[[Any], float | None]] = {
     "random_share": lambda value: None if value is None else round(float(value), 4),
 }
 """Fields of a CellResult that a row of a file has as they are."""
-DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def load_results(path: Path) -> tuple[str, Results, list[str]]:
     """What `save_results` wrote: the table's name, its results and notes."""
     results: Results = {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         name = content["table"]
         if name not in NAMES:
             raise ValueError(f"no table is called {name!r}")
@@ -214,7 +214,7 @@ def collect(found: Sequence[Cell], runs: Runs, known: Known) -> Results:
 
 def _read(file: Path, run: GridRun) -> CellResult:
     try:
-        result = json.loads(file.read_text(encoding="utf-8"))
+        result = parse_json(file.read_text(encoding="utf-8"))
         config = {**result["config"], "data": run.dataset}
         questions = config["tasks"]["way"] * config["evaluation"]["query"]
         row = {
