@@ -10,6 +10,7 @@ random     random tasks on the wrong labels; its model is the judge of what foll
 long       random tasks for twice as many updates: as many as judge and fresh learner together
 paper      the paper's rule
 derts      the preset, which judges labels while training, within the same updates
+pretrained the preset with --strategy.judge efficientnet-lite0 (needs derts[pretrained])
 cleaned    random tasks on what `derts clean` leaves (judge and fresh learner: twice the updates)
 cleanlab   the same with out-of-fold probabilities of a linear classifier on the judge's
            embedding, and images dropped by confident learning (needs scikit-learn)
@@ -40,15 +41,30 @@ from derts.files import write_atomically
 from derts.labels.cleaning import LabelChange, changes_by_trust
 from derts.labels.judged import JudgedItems, judge_items
 from derts.labels.known_errors import confusion_matrix, corrupt_labels, score_detection
+from derts.models.pretrained import INSTALL, LITE0
 from derts.provenance import code_version, machine
 from derts.statistics import Estimate, over_seeds, paired_difference
 from derts.training.driver import Driver
 
 Row = dict[str, Any]
-VARIANTS = ("clean", "random", "long", "paper", "derts", "cleaned", "cleanlab", "oracle")
+VARIANTS = (
+    "clean",
+    "random",
+    "long",
+    "paper",
+    "derts",
+    "pretrained",
+    "cleaned",
+    "cleanlab",
+    "oracle",
+)
 NOISES = ["symmetric:0.2", "symmetric:0.4", "symmetric:0.6", "pair:0.2", "pair:0.4"]
 STRATEGIES: dict[str, Values] = {
     "derts": PRESETS["derts"],
+    "pretrained": {
+        **PRESETS["derts"],
+        "strategy": {**PRESETS["derts"]["strategy"], "judge": LITE0},
+    },
     "paper": PRESETS["paper-noisy"],
 }
 QUICK: Values = {
@@ -82,11 +98,14 @@ class Experiment:
             self.base = with_values(self.base, QUICK, "benchmark")
         if options.updates:
             self.base = replace(self.base, updates=options.updates)
-        self.tables = open_data(options.data)
+        self.tables = dict(open_data(options.data))
+        if options.per_class:
+            self.tables["train"] = _first(self.tables["train"], options.per_class)
         self.device = "cpu"
 
     def save(self) -> None:
-        about = {"code": code_version(), "machine": machine(self.device), "data": self.options.data}
+        about = {"code": code_version(), "machine": machine(self.device)}
+        about |= {"data": self.options.data, "per_class": self.options.per_class}
         content = {**about, "rows": self.rows, "detection": self.detection}
         write_atomically(self.out, (json.dumps(content, indent=1) + "\n").encode())
 
@@ -225,6 +244,14 @@ def _subset(images: Table, kept: Tensor, labels: Tensor) -> Table:
     return replace(images, items=images.gather(chosen), labels=labels[chosen])
 
 
+def _first(images: Table, per_class: int) -> Table:
+    """The first images of every class."""
+    groups = [(images.labels == k).nonzero().squeeze(1) for k in range(len(images.class_names))]
+    kept = torch.zeros(len(images), dtype=torch.bool)
+    kept[torch.cat([group[:per_class] for group in groups])] = True
+    return _subset(images, kept, images.labels)
+
+
 def _same(row: Row, cell: Row, variant: str) -> bool:
     return row["variant"] == variant and all(row[key] == cell[key] for key in cell)
 
@@ -270,6 +297,7 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[])
     parser.add_argument("--updates", type=int, default=0, help="3000, or 60 with --quick")
+    parser.add_argument("--per-class", type=int, default=0, help="train on so many (0: all)")
     parser.add_argument("--split", default="test")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", required=True)
@@ -283,6 +311,9 @@ def main() -> None:
     if importlib.util.find_spec("sklearn") is None and "cleanlab" in options.variants:
         print("cleanlab is left out: scikit-learn is not installed (pip install scikit-learn)")
         options.variants = [name for name in options.variants if name != "cleanlab"]
+    if importlib.util.find_spec("efficientnet_lite_pytorch") is None:
+        print(f"pretrained is left out: {INSTALL}")
+        options.variants = [name for name in options.variants if name != "pretrained"]
     experiment = Experiment(options)
     for noise in options.noise:
         for learner in options.learners:

@@ -141,7 +141,7 @@ def test_votes_change_nothing_where_tasks_agree(letters: Tables) -> None:
 @pytest.mark.parametrize("name", ["derts", "random-votes"])
 def test_votes_that_cannot_work_are_told_once(name: str, letters: Tables) -> None:
     events: list[dict[str, Any]] = []
-    strategy = replace(SMALL.strategy, name=name, pool=20, trust=False)  # type: ignore[arg-type]
+    strategy = replace(SMALL.strategy, name=name, pool=20, judge="none")  # type: ignore[arg-type]
     trainer = Trainer(replace(SMALL, strategy=strategy), letters, events.append)
     trainer.train()
     (note,) = [event for event in events if event["event"] == "note"]

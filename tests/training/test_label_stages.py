@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from derts.config import ModelConfig, TaskConfig, TrainConfig
+from derts.data import glyphs
 from derts.data.table import FeatureTable
+from derts.errors import DertsError
 from derts.training.driver import Driver
 from derts.training.label_stages import MANY_WRONG
 from derts.training.result import summarise
@@ -172,7 +174,41 @@ def test_a_small_class_is_judged_before_it_is_trained_on() -> None:
 
 def test_other_strategies_and_the_switch_train_on_everything() -> None:
     assert trainer(TRUE, strategy={"name": "random"}).stages is None
-    assert trainer(TRUE, strategy={"name": "derts", "pool": 8, "trust": False}).stages is None
+    assert trainer(TRUE, strategy={"name": "derts", "pool": 8, "judge": "none"}).stages is None
+
+
+def test_features_judge_before_the_first_update_and_a_run_goes_on() -> None:
+    judged = {"strategy": {"name": "derts", "pool": 8, "judge": "features"}, "updates": 20}
+    found, events = trained(wrong_labels(), **judged)
+    assert found.stages is not None
+    (told,) = [event for event in events if event["event"] == "labels"]
+    assert (told["update"], told["stage"], told["restarted"]) == (0, "all", False)
+    used = found.stages.labels
+    assert float((used != TRUE)[used >= 0].float().mean()) < 0.05
+    assert found.learning_rate() < 1e-4  # it fell from the first update on
+    first, second = trainer(wrong_labels(), **judged), trainer(wrong_labels(), **judged)
+    first.train(7)
+    second.load_state_dict(first.state_dict())
+    second.train()
+    for name, value in second.learner.state_dict().items():
+        assert torch.equal(value, found.learner.state_dict()[name]), name
+
+
+def test_a_judge_of_images_or_features_is_refused_on_the_other() -> None:
+    with pytest.raises(DertsError, match="takes images, and this data is features"):
+        trainer(TRUE, strategy={"name": "derts", "judge": "efficientnet-lite0"})
+    photos = glyphs(characters=12, images_per_character=12)
+    with pytest.raises(DertsError, match="is for features, and this data is images"):
+        Trainer(tiny(strategy={"name": "derts", "judge": "features"}), photos)
+
+
+def test_pretrained_features_judge_images() -> None:
+    pytest.importorskip("efficientnet_lite_pytorch")
+    photos = glyphs(characters=12, images_per_character=12)
+    found = Trainer(tiny(strategy={"name": "derts", "judge": "efficientnet-lite0"}), photos)
+    found.train(1)
+    assert found.stages is not None
+    assert (found.stages.stage, found.stages.network) == ("all", None)
 
 
 def test_named_classes_alone_are_judged() -> None:

@@ -1,7 +1,8 @@
-"""Wrong labels of the data set, found and left out while training (`--strategy.trust`).
+"""Wrong labels of the data set, found and left out while training (`--strategy.judge`).
 
-A learner that was trained on wrong labels believes them. So it is shown one half of every class,
-and judges the labels of the other half, which it has never seen:
+Features that saw none of these labels (pretrained, or the data itself) judge all of them before
+the first update. Where there are none, the learner judges. One that was trained on wrong labels
+believes them; so it is shown one half of every class, and judges the other half:
 
     first half    trained on as given for 5 to 10% of the run, until its embedding tells the classes
                   of the other half no better; then the labels of the other half are judged
@@ -19,7 +20,10 @@ import torch
 from torch import Tensor
 
 from derts.config import TrainConfig
+from derts.errors import DertsError
 from derts.labels.judged import item_features, judge
+from derts.models.pretrained import AT_ONCE, INSTALL, LITE0, Pretrained, load_pretrained
+from derts.progress import Progress
 from derts.tasks.randomness import generator
 from derts.training.drawing import TaskDrawer
 
@@ -34,12 +38,15 @@ MANY_WRONG = 0.15  # a weak embedding takes so many right labels for wrong
 SEEN_AT_A_LOOK = 30  # images per class
 
 Stage = Literal["first half", "second half", "all"]
+HALVES, FEATURES = "halves", "features"  # --strategy.judge
 
 
 def label_obstacle(config: TrainConfig, drawer: TaskDrawer) -> str:
     """Why labels cannot be judged in a run; empty where they can."""
     if config.tasks.noise != "none":
         return "tasks are labelled anew, which votes judge and an embedding does not"
+    if config.strategy.judge != HALVES:
+        return ""
     if config.updates < FEWEST_UPDATES:
         return f"{config.updates} updates teach too little: train for {FEWEST_UPDATES} or more"
     fewest = config.tasks.shot + config.tasks.query
@@ -63,6 +70,8 @@ class LabelStages:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
+        self.judge = trainer.config.strategy.judge
+        self.network = _network(self.judge, trainer)
         tasks, images = trainer.config.tasks, trainer.images
         self.fewest = tasks.shot + tasks.query
         self.given = torch.full((len(images),), -1)
@@ -70,6 +79,8 @@ class LabelStages:
         random = generator((trainer.config.seed, "halves"))
         for number, group in trainer.drawer.groups():
             self.given[group] = number
+            if self.judge != HALVES:
+                continue
             order = torch.randperm(len(group), generator=random)
             # a class that is too small to be halved is judged as a whole, before it is trained on
             small = len(group) < 2 * self.fewest
@@ -80,6 +91,21 @@ class LabelStages:
         self.accuracies: list[float] = []
         self.labels = self.given.masked_fill(self.second, -1)
         trainer.drawer.use(self.labels)
+
+    def before(self, progress: Progress) -> None:
+        """What is due before the first update: nothing, or all labels are judged."""
+        if self.judge == HALVES or self.stage == "all":
+            return
+        places, trainer = (self.given >= 0).nonzero().squeeze(1), self.trainer
+        rows = []
+        with progress("judging labels", len(places), trainer.images.noun + "s") as advance:
+            for part in places.split(AT_ONCE):
+                items = trainer.images.gather(part).to(trainer.device)
+                rows.append((items if self.network is None else self.network.embed(items)).cpu())
+                advance(len(part))
+        self.wrong, self.stage = self._trust(places, torch.cat(rows).float()), "all"
+        self.network = None
+        self._use(0)
 
     def after(self, update: int) -> None:
         """What is due after an update: nothing, a look, or the end of a stage."""
@@ -132,8 +158,8 @@ class LabelStages:
         if self.stage == "all" and (left_out or relabelled):
             text = (
                 f"{100 * self.wrong:.0f}% of the training labels look wrong (derts inspect shows "
-                f"them): {left_out:,} images left out, {relabelled:,} relabelled; the learner "
-                f"began again at update {self.began}"
+                f"them): {left_out:,} {trainer.images.noun}s left out, {relabelled:,} relabelled; "
+                + (f"the learner began again at update {self.began}" if self.began else self.judge)
             )
             trainer.log({"event": "note", "update": update, "text": text})
 
@@ -143,6 +169,12 @@ class LabelStages:
         places = (half & (self.given >= 0)).nonzero().squeeze(1)
         with trainer.clock.phase("labels"):
             features = item_features(trainer.learner, trainer.images, indices=places)
+        return self._trust(places, features)
+
+    def _trust(self, places: Tensor, features: Tensor) -> float:
+        """The same for the images at some places, by their features."""
+        trainer = self.trainer
+        with trainer.clock.phase("labels"):
             numbers, labels = self.given[places].unique(return_inverse=True)
             names = [trainer.images.class_names[number] for number in numbers.tolist()]
             trust = judge(features, labels, names, trainer.learner.device)
@@ -168,3 +200,21 @@ class LabelStages:
             distances[torch.arange(len(rows)), labels] *= further
             right = (distances.argmin(1) == labels).float().mean()
             return trainer.group.same(float(right))
+
+
+def _network(judge: str, trainer: Trainer) -> Pretrained | None:
+    """The pretrained network that judges; None where the items or the learner do."""
+    are_features = len(trainer.images.item_shape) == 1
+    if judge == HALVES or (are_features and judge in (FEATURES, trainer.config.model.backbone)):
+        return None
+    if judge == FEATURES:
+        raise DertsError(
+            "--strategy.judge features is for features, and this data is images: choose halves, or "
+            f"{LITE0} ({INSTALL})"
+        )
+    if are_features:
+        raise DertsError(
+            f"--strategy.judge {judge} takes images, and this data is features: "
+            "choose features or halves"
+        )
+    return load_pretrained(judge)

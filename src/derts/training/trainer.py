@@ -95,7 +95,7 @@ class Trainer:
         )  # fmt: skip
         self.stages: LabelStages | None = None
         self._obstacle = ""
-        if config.strategy.name == "derts" and config.strategy.trust:
+        if config.strategy.name == "derts" and config.strategy.judge != "none":
             self._obstacle = label_obstacle(config, self.drawer)
             self.stages = None if self._obstacle else LabelStages(self)
         self._first = weights_of(self.learner) if self.stages else {}
@@ -140,6 +140,8 @@ class Trainer:
         if self._obstacle and not self.update:
             text = f"labels of the data set are not judged: {self._obstacle}"
             self.log({"event": "note", "update": 0, "text": text})
+        if self.stages is not None and not self.update:
+            self.stages.before(self._progress)
         if not self.window.values:
             self.window.begin(self.clock.seconds)
         while self.update < until and not self._must_stop(stopping):
