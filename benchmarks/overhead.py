@@ -85,7 +85,7 @@ def measure(
     for name in names:
         # trust acts at the start of a run, and all strategies share a start here
         config = with_values(base, STRATEGIES[name], name)
-        config = with_values(config, {"strategy": {"trust": False}}, name)
+        config = with_values(config, {"strategy": {"judge": "none"}}, name)
         try:
             trainer = Trainer(config, tables)
         except DertsError as error:

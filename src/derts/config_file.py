@@ -23,7 +23,7 @@ LONGEST = 500_000  # characters of a config file: it may name thousands of class
 DEEP = re.compile(r"""(\.\s*([\w-]+|"[^"\n]*"|'[^'\n]*')\s*){30}""")  # a key of so many parts
 
 PAPER = {
-    "name": "derts", "pool_images": 0, "votes": False, "trust": False, "drop": "none",
+    "name": "derts", "pool_images": 0, "votes": False, "judge": "none", "drop": "none",
     "balance": False, "select": "greedy", "estimate": "logit-theta", "weights": "counts",
 }  # fmt: skip
 """The paper's method to the letter, but for the drop of its noisy setting."""
@@ -48,7 +48,7 @@ PRESETS: dict[str, Values] = {
         "tasks": {"query": 5, "noise": "tasks", "noisy_fraction": 0.6},
         "model": {"width": 32},
         "learner": {"name": "protonet", "distance_divisor": 4.0},
-        "strategy": {"warmup": 40, "pool": 400, "trust": False},
+        "strategy": {"warmup": 40, "pool": 400, "judge": "none"},
         "updates": 115,
         "meta_batch": 8,
     },
