@@ -23,6 +23,15 @@ def update_rows() -> Rows:
     return rows
 
 
+def start_rows() -> Rows:
+    """Where the seconds before the first update go."""
+    rows: Rows = [("part", "seconds", "least", "most")]
+    for row in read("start-cpu.json")["results"][0]["parts"]:
+        times = (row["seconds"], min(row["all"]), max(row["all"]))
+        rows.append((row["what"], *(f"{time:.2f}" for time in times)))
+    return rows
+
+
 def breakdown_rows() -> Rows:
     """What an update's kernels are for, and their time."""
     rows: Rows = [("backbone", "what", "ms", "of the kernels' time", "launches")]

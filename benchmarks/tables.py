@@ -43,6 +43,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "measured": accuracy.strategies,
     "redundant": accuracy.redundant,
     "aims": lambda: markdown_table(speed.target_rows()),
+    "start": lambda: markdown_table(speed.start_rows()),
     "updates": lambda: markdown_table(speed.update_rows()),
     "breakdown": lambda: markdown_table(speed.breakdown_rows()),
     "accuracy": lambda: markdown_table(speed.fused_rows()),

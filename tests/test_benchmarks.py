@@ -99,6 +99,16 @@ def test_updates_are_measured() -> None:
     ]
 
 
+def test_a_start_is_taken_apart_and_waits_for_no_compiler(tmp_path: Path) -> None:
+    small = ["--preset", "demo", "--model.width", "4", "--meta-batch", "1"]
+    program("start.py", "--repeats", "1", "--out", str(tmp_path / "out.json"), "--", *small)
+    (found,) = json.loads((tmp_path / "out.json").read_text())["results"]
+    seconds = {row["what"]: row["seconds"] for row in found["parts"]}
+    parts = [seconds[name] for name in ("python", "torch", "derts", "options", "data", "building")]
+    assert sum(parts) + seconds["first update"] == pytest.approx(seconds["all"])
+    assert found["loaded torch.compile"] is False
+
+
 def test_overhead_is_measured(tmp_path: Path) -> None:
     words = ["--quick", "--learners", "anil", "--strategies", "random", "derts", "us", "ats"]
     program("overhead.py", *words, "--out", str(tmp_path / "out.json"))

@@ -3,6 +3,7 @@
 Plain or recorded as CUDA graphs, by one process or by several that share a meta-batch.
 """
 
+import inspect
 import math
 from dataclasses import replace
 from typing import Any
@@ -54,6 +55,20 @@ def place_table(
     return StreamedTable.of(images, device)
 
 
+class AdamW(torch.optim.AdamW):
+    """torch's, without the import of torch.compile's machinery that its first call would wait for.
+
+    That import takes as long as torch's own. Where torch wraps these methods no more, nothing
+    changes.
+    """
+
+    add_param_group = inspect.unwrap(torch.optim.AdamW.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.AdamW.zero_grad)
+    state_dict = inspect.unwrap(torch.optim.AdamW.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.AdamW.load_state_dict)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+
 class Updater:
     """Updates one learner on one table."""
 
@@ -69,7 +84,7 @@ class Updater:
         self._captured: CapturedUpdate | None = None
         rate = config.optimiser.lr
         assert rate is not None
-        self.optimiser = torch.optim.AdamW(
+        self.optimiser = AdamW(
             learner.parameters(),
             # a graph reads its learning rate from memory
             lr=torch.tensor(rate, device=learner.device) if self.captures else rate,
