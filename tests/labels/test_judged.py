@@ -14,6 +14,7 @@ from derts.cli import run
 from derts.config import LearnerConfig, ModelConfig
 from derts.data import ImageTable, item_names, open_store, prepare, verify_store
 from derts.labels.judged import item_features
+from derts.labels.trust import Trust
 from derts.learners import build_learner
 
 SMALL = [
@@ -218,3 +219,16 @@ def test_a_store_made_from_files_knows_their_names(photos: Path, tmp_path: Path)
         assert "letter-03/05.png" not in names
         assert item_names(tmp_path / "wrong", split) == names
     assert item_names("glyphs", "train") is None
+
+
+def test_no_class_is_left_with_too_few_when_another_takes_its_images_back() -> None:
+    given = torch.tensor([0] * 6 + [1] * 6 + [2] * 6)
+    # class 0 loses three images to class 1, which loses all of its own to class 2
+    suggestion = torch.tensor([1, 1, 1, 0, 0, 0] + [2] * 6 + [2] * 6)
+    probability = torch.where(suggestion == given, 0.9, 0.1)
+    names = ("a", "b", "c")
+    trust = Trust(probability, given, suggestion, torch.full((18,), 0.9), probability,
+                  torch.eye(3), names)  # fmt: skip
+    for fewest in (1, 4, 5, 6):
+        assert int(torch.bincount(trust.kept(fewest), minlength=3).min()) >= fewest
+    assert trust.wrong_after(trust.kept(1)) == pytest.approx(0.1)

@@ -211,6 +211,24 @@ def test_pretrained_features_judge_images() -> None:
     assert (found.stages.stage, found.stages.network) == ("all", None)
 
 
+@pytest.mark.parametrize(("left", "stage"), [(0.21, "all"), (0.19, "second half")])
+def test_where_most_wrong_labels_would_stay_nothing_starts_again(
+    left: float, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = trainer(wrong_labels())
+    events: Events = []
+    found.log = events.append
+    stages = found.stages
+    assert stages is not None
+    monkeypatch.setattr(stages, "_judge", lambda half: 0.4)
+    stages.wrong_after = left
+    stages._end_first(20)
+    assert stages.stage == stage
+    told = [event["text"] for event in events if event["event"] == "note"]
+    assert bool(told) == (stage == "all") == torch.equal(stages.labels, stages.given)
+    assert all("this learner cannot tell which" in text for text in told)
+
+
 def test_named_classes_alone_are_judged() -> None:
     tasks = replace(config().tasks, classes=tuple(f"class {k}" for k in range(4)))
     found, _ = trained(wrong_labels(), tasks=tasks)

@@ -47,12 +47,23 @@ class Trust:
         moved = (self.suggestion != self.given) & (self.sure >= sure)
         found = torch.where(self.probability >= 0.5, self.given, -1)
         found = torch.where(moved, self.suggestion, found)
-        counts = torch.bincount(found[found >= 0], minlength=len(self.classes))
-        for number in (counts < fewest).nonzero().squeeze(1).tolist():
-            members = (self.given == number).nonzero().squeeze(1)
-            trusted = self.probability[members].argsort(descending=True, stable=True)
-            found[members[trusted[:fewest]]] = number
+        refilled: set[int] = set()
+        while True:  # what a class takes back may leave another one with too few
+            counts = torch.bincount(found[found >= 0], minlength=len(self.classes))
+            few = set((counts < fewest).nonzero().squeeze(1).tolist()) - refilled
+            if not few:
+                break
+            for number in few:
+                members = (self.given == number).nonzero().squeeze(1)
+                trusted = self.probability[members].argsort(descending=True, stable=True)
+                found[members[trusted[:fewest]]] = number
+            refilled |= few
         return found
+
+    def wrong_after(self, kept: Tensor) -> float:
+        """Estimated share of wrong labels in what `kept` keeps."""
+        right = torch.where(kept == self.given, self.probability, self.sure)[kept >= 0]
+        return float(1 - right.double().mean()) if len(right) else 0.0
 
     @property
     def order(self) -> Tensor:

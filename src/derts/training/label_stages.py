@@ -7,6 +7,7 @@ believes them; so it is shown one half of every class, and judges the other half
     first half    trained on as given for 5 to 10% of the run, until its embedding tells the classes
                   of the other half no better; then the labels of the other half are judged
     few look wrong: training goes on with all images, and nothing is lost
+    so many that half of them cannot be told from right ones: the same, with a note
     many look wrong: the learner starts again, with a new learning-rate schedule:
     second half   trained on without its wrong labels, as long; then the first half is judged
     all           training goes on with what can be trusted of both halves
@@ -35,6 +36,7 @@ LOOKS = 10  # … and is looked at so many times meanwhile
 FEWEST_UPDATES = 200  # of a run: a tenth of fewer teaches nothing
 BETTER = 1.02  # by which held-out accuracy must grow between two looks to go on
 MANY_WRONG = 0.15  # a weak embedding takes so many right labels for wrong
+WORTH = 0.5  # of the wrong labels, at most, may be left for a new start to win more than it costs
 SEEN_AT_A_LOOK = 30  # images per class
 
 Stage = Literal["first half", "second half", "all"]
@@ -65,7 +67,7 @@ class LabelStages:
 
     labels  int64 [n]: the class that an image is trained as, −1: left out
     began   the update at which the present learner began
-    wrong   share of the labels judged last that look wrong
+    wrong   share of the labels judged last that look wrong; wrong_after: of those kept
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -87,7 +89,7 @@ class LabelStages:
             self.second[group if small else group[order[::2]]] = True
         self.stage: Stage = "first half"
         self.began = self.length = 0
-        self.wrong = 0.0
+        self.wrong = self.wrong_after = 0.0
         self.accuracies: list[float] = []
         self.labels = self.given.masked_fill(self.second, -1)
         trainer.drawer.use(self.labels)
@@ -136,7 +138,7 @@ class LabelStages:
 
     def _end_first(self, update: int) -> None:
         self.wrong = self._judge(self.second)
-        if self.wrong < MANY_WRONG:
+        if self.wrong < MANY_WRONG or self.wrong_after > WORTH * self.wrong:
             self.stage, self.labels = "all", self.given.clone()
             self._use(update)
             return
@@ -162,6 +164,12 @@ class LabelStages:
                 + (f"the learner began again at update {self.began}" if self.began else self.judge)
             )
             trainer.log({"event": "note", "update": update, "text": text})
+        elif self.stage == "all" and self.wrong >= MANY_WRONG:
+            text = (
+                f"{100 * self.wrong:.0f}% of the training labels look wrong, but this learner "
+                f"cannot tell which: all are trained on; for photos try --strategy.judge {LITE0}"
+            )
+            trainer.log({"event": "note", "update": update, "text": text})
 
     def _judge(self, half: Tensor) -> float:
         """Set the labels of a half to those that can be trusted; the share that looks wrong."""
@@ -179,6 +187,7 @@ class LabelStages:
             names = [trainer.images.class_names[number] for number in numbers.tolist()]
             trust = judge(features, labels, names, trainer.learner.device)
             kept = trust.kept(self.fewest)
+            self.wrong_after = trainer.group.same(trust.wrong_after(kept))
             found = torch.where(kept < 0, -1, numbers[kept.clamp(min=0)])
             self.labels[places] = trainer.group.same(found)
             return trainer.group.same(trust.share_wrong)
