@@ -109,6 +109,13 @@ def test_a_start_is_taken_apart_and_waits_for_no_compiler(tmp_path: Path) -> Non
     assert found["loaded torch.compile"] is False
 
 
+def test_two_runs_side_by_side_are_measured(tmp_path: Path) -> None:
+    program("side_by_side.py", "--turns", "1", "--updates", "1", "--out", str(tmp_path / "o.json"))
+    (found,) = json.loads((tmp_path / "o.json").read_text())["results"]
+    assert len(found["turns"][0]["both"]) == 2
+    assert found["ratio"] > 0
+
+
 def test_overhead_is_measured(tmp_path: Path) -> None:
     words = ["--quick", "--learners", "anil", "--strategies", "random", "derts", "us", "ats"]
     program("overhead.py", *words, "--out", str(tmp_path / "out.json"))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from derts import __version__
 from derts.errors import DISK_FULL, DertsError, InterruptedRunError, printable
-from derts.hardware import keep_freed_memory
+from derts.hardware import keep_freed_memory, wait_without_spinning
 
 COMMANDS = {
     "demo": ("derts.commands.demo:demo", "random against derts on built-in, mislabelled tasks"),
@@ -56,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0 success, 2 bad input, 130 interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     keep_freed_memory()
+    wait_without_spinning()
     codecs.register_error("derts", _other_letters)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

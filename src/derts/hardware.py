@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # mallopt's names for what it sets (malloc.h), and bytes that stay free at the end of the heap
 TRIM_THRESHOLD, MMAP_MAX, MOST = -1, -4, 2**31 - 1
+SPINS = "1000"  # what it takes by itself where it knows of too many threads
 CONTAINERS = (  # of either version: the limit, what is used, and how much of that can be given up
     ("memory.max", "memory.current", "memory.stat"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
@@ -40,6 +41,16 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError):
         return False
     return bool(mallopt(MMAP_MAX, 0) == 1 and mallopt(TRIM_THRESHOLD, MOST) == 1)
+
+
+def wait_without_spinning() -> None:
+    """Let torch's threads sleep soon when they wait for each other; call before importing torch.
+
+    GNU's OpenMP spins for milliseconds. Where another program has one of the cores, each spins for
+    one that cannot run. What the user has set stays.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
 
 
 def choose_device(hardware: HardwareConfig, option: str = "--hardware.device") -> torch.device:

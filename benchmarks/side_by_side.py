@@ -1,0 +1,93 @@
+"""Two runs on the same cores: how much longer than one does each take?
+
+    python benchmarks/side_by_side.py --out results/side-by-side-cpu.json
+    python benchmarks/side_by_side.py --spins 300000        # as OpenMP waits by itself
+
+Processes train the demo's settings, one alone and two at a time in turns. A time is that of an
+update, the median of a process; a ratio is that of two processes' mean to the one before them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from derts.hardware import keep_freed_memory, wait_without_spinning
+
+
+def child(updates: int) -> None:
+    """Train, after a line of standard input; print seconds per update."""
+    from derts.config_file import apply_presets
+    from derts.data import open_data
+    from derts.training import Trainer
+
+    config = apply_presets(["demo"])
+    trainer = Trainer(config, open_data(config.data))
+    trainer.train(2)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    times = []
+    for _ in range(updates):
+        begun = time.perf_counter()
+        trainer.step()
+        times.append(time.perf_counter() - begun)
+    print(statistics.median(times), flush=True)
+    sys.stdin.readline()  # the other may still be at it: both are busy until both are done
+
+
+def measure(count: int, updates: int) -> list[float]:
+    """Seconds per update of so many processes at the same time."""
+    command = [sys.executable, __file__, "--child", "--updates", str(updates)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    found = [subprocess.Popen(command, **pipes) for _ in range(count)]
+    for one in found:
+        one.stdout.readline()  # type: ignore[union-attr]
+    for one in found:
+        one.stdin.write("\n")  # type: ignore[union-attr]
+        one.stdin.flush()  # type: ignore[union-attr]
+    times = [float(one.stdout.readline()) for one in found]  # type: ignore[union-attr]
+    for one in found:
+        one.communicate("\n")
+    return times
+
+
+def main() -> None:
+    """Measure in turns; print and write ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--updates", type=int, default=40)
+    parser.add_argument("--spins", help="how often a waiting thread looks (default: as derts has)")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.spins:
+        os.environ["GOMP_SPINCOUNT"] = options.spins
+    keep_freed_memory()
+    wait_without_spinning()
+    if options.child:
+        child(options.updates)
+        return
+    rows = []
+    for _ in range(options.turns):
+        load = os.getloadavg()[0]
+        (alone,), both = measure(1, options.updates), measure(2, options.updates)
+        ratio = statistics.mean(both) / alone
+        rows.append({"alone": alone, "both": both, "ratio": ratio, "load": load})
+        shown = ", ".join(f"{1000 * each:.0f}" for each in both)
+        print(f"alone {1000 * alone:.0f} ms, two {shown} ms: {ratio:.2f} × (load {load:.1f})")
+    ratio = statistics.median(row["ratio"] for row in rows)
+    print(f"two runs take {ratio:.2f} × one")
+    from timing import save_results
+
+    spins = os.environ.get("GOMP_SPINCOUNT")
+    save_results(options.out, [{"ratio": ratio, "spins": spins, "turns": rows}])
+
+
+if __name__ == "__main__":
+    main()
