@@ -73,7 +73,7 @@ def main() -> None:
     if options.child:
         child(options.updates)
         return
-    rows = []
+    rows: list[dict[str, Any]] = []
     for _ in range(options.turns):
         load = os.getloadavg()[0]
         (alone,), both = measure(1, options.updates), measure(2, options.updates)

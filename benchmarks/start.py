@@ -60,7 +60,8 @@ def child(words: list[str], started: float) -> None:
     ending(command, "parse", "options")
     ending(run, "open_data", "data")
     ending(Trainer, "step", "first update", before="building")
-    first_step, steps = Trainer.step, []
+    first_step = Trainer.step
+    steps: list[float] = []
 
     def step(self: Trainer) -> Any:
         if len(steps) == 3:
@@ -106,7 +107,8 @@ def main() -> None:
         command = [sys.executable, "-m", "derts", "--help"]
         subprocess.run(command, capture_output=True, check=True)
         helps.append(time.monotonic() - begun)
-    rows = [{"what": "derts --help", "seconds": statistics.median(helps), "all": helps}]
+    rows: list[dict[str, Any]] = []
+    rows.append({"what": "derts --help", "seconds": statistics.median(helps), "all": helps})
     for part in starts[0]["parts"]:
         each = [start["parts"][part] for start in starts]
         rows.append({"what": part, "seconds": statistics.median(each), "all": each})

@@ -27,6 +27,7 @@ from derts.data import ImageTable
 from derts.selection.ats import AdaptiveScheduler
 from derts.training import Trainer
 from derts.training.bad_numbers import GuardedStep
+from derts.training.step import AdamW
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +97,7 @@ def test_an_update_reads_nothing_back(
 ) -> None:
     trainer = Trainer(replace(SMALL, learner=LearnerConfig(name)), letters)  # type: ignore[arg-type]
     monkeypatch.setattr(torch.nn.functional, "one_hot", one_hot)
-    masked = torch.optim.AdamW(trainer.learner.parameters(), lr=0.005, fused=True)
+    masked = AdamW(trainer.learner.parameters(), lr=0.005, fused=True)
     trainer.updater.optimiser = masked  # what a GPU uses
     trainer.updater.guard = GuardedStep(trainer.learner, masked)
     trainer.train(4)

@@ -17,6 +17,7 @@ from derts.tasks import TaskPool
 from derts.training import Trainer, resume, train
 from derts.training.bad_numbers import GuardedStep
 from derts.training.run_folder import Run
+from derts.training.step import AdamW
 from tests.tiny import tiny
 
 Tables = dict[str, ImageTable]
@@ -62,7 +63,7 @@ def test_a_bad_update_leaves_model_optimiser_and_statistics_alone(
     events: list[dict[str, Any]] = []
     trainer = Trainer(SMALL, letters, events.append)
     if fused:  # what a GPU uses; the masked path must not read the answer
-        masked = torch.optim.AdamW(trainer.learner.parameters(), lr=0.005, fused=True)
+        masked = AdamW(trainer.learner.parameters(), lr=0.005, fused=True)
         trainer.updater.optimiser = masked
         trainer.updater.guard = GuardedStep(trainer.learner, masked)
         assert trainer.updater.guard.fused

@@ -220,7 +220,12 @@ def test_where_most_wrong_labels_would_stay_nothing_starts_again(
     found.log = events.append
     stages = found.stages
     assert stages is not None
-    monkeypatch.setattr(stages, "_judge", lambda half: 0.4)
+
+    def judge(half: torch.Tensor) -> float:
+        stages.labels[half] = stages.given[half]
+        return 0.4
+
+    monkeypatch.setattr(stages, "_judge", judge)
     stages.wrong_after = left
     stages._end_first(20)
     assert stages.stage == stage
