@@ -28,7 +28,7 @@ from derts.cli import run
 from derts.data import open_store
 from derts.data import prepare as make_store
 from derts.data.safe_pickle import load_pickle
-from derts.data.store import item_names
+from derts.data.store import item_names, verify_store
 from derts.errors import DertsError
 from derts.facility_location import Selection
 from derts.model_files import load_model
@@ -271,6 +271,19 @@ def test_a_run_with_a_nested_file_hides_no_other_run(
     if not name.startswith("events"):
         with pytest.raises(DertsError, match="nested too deeply"):
             Run.open(tmp_path / "bad").result()
+
+
+def test_names_that_were_changed_are_seen(store: Path, tmp_path: Path) -> None:
+    shutil.copytree(store, tmp_path / "store")
+    names = tmp_path / "store" / "train_names.json"
+    verify_store(tmp_path / "store")
+    names.write_text(names.read_text().replace(".png", ".gif", 1))
+    for read in (verify_store, lambda place: item_names(place, "train")):
+        with pytest.raises(DertsError, match="train_names.json differs from its checksum"):
+            read(tmp_path / "store")
+    names.unlink()
+    with pytest.raises(DertsError, match="train_names.json cannot be read"):
+        verify_store(tmp_path / "store")
 
 
 def test_nested_files_elsewhere_are_refused(store: Path, tmp_path: Path) -> None:

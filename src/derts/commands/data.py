@@ -15,7 +15,7 @@ INFO = """Show what a store holds: splits, classes, images, size on disk.
 Examples:
   derts data info my-store
 """
-VERIFY = """Read every array of a store and compare it with its checksum.
+VERIFY = """Read every array and the names of a store and compare them with their checksums.
 
 Examples:
   derts data verify my-store
@@ -161,7 +161,7 @@ def verify(arguments: Sequence[str]) -> None:
     from derts.progress import progress
 
     verify_store(store, progress)
-    print(f"{store}: every array is as it was written")
+    print(f"{store}: every array and name is as it was written")
 
 
 def _show(store: Path) -> None:

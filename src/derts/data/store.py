@@ -52,6 +52,7 @@ class SplitEntry:
     classes: tuple[str, ...]
     categories: tuple[str, ...] | None
     sample_sha256: str = ""  # of parts of the pixels' file, spread over it
+    names_sha256: str = ""  # of the file of names; earlier stores have none
 
     @property
     def bytes(self) -> int:
@@ -81,7 +82,8 @@ class SplitEntry:
         if categories is not None and len(categories) != len(classes):
             raise ValueError("categories and classes differ in number")
         digests = str(entry["sha256"]), str(entry["labels_sha256"])
-        about = (*digests, (low, high), classes, categories, str(entry.get("sample_sha256", "")))
+        later = [str(entry.get(name, "")) for name in ("sample_sha256", "names_sha256")]
+        about = (*digests, (low, high), classes, categories, *later)
         return SplitEntry(int(entry["count"]), shape, *about)
 
 
@@ -207,15 +209,20 @@ def store_settings(source: Path | str) -> dict[str, Any]:
 def item_names(source: Path | str, split: str) -> list[str] | None:
     """The names of a split's items in a store (images: their files); None where they have none."""
     path = Path(source) / f"{split}_names.json"
-    try:
-        found = parse_json(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    if not (Path(source) / "store.json").is_file():
         return None
+    entry = describe_store(source).splits[split]
+    if not path.exists() and not entry.names_sha256:
+        return None
+    try:
+        content = path.read_bytes()
+        found = parse_json(content)
     except (OSError, ValueError) as error:
         raise DertsError(f"{path} cannot be read ({error}): {REMAKE}") from None
-    wanted = describe_store(source).splits[split].count
-    if not isinstance(found, list) or len(found) != wanted:
-        raise DertsError(f"{path} does not name {wanted} items: {REMAKE}")
+    if not isinstance(found, list) or len(found) != entry.count:
+        raise DertsError(f"{path} does not name {entry.count} items: {REMAKE}")
+    if entry.names_sha256 not in ("", hashlib.sha256(content).hexdigest()):
+        raise DertsError(f"{path} differs from its checksum: {REMAKE}")
     return [str(name) for name in found]
 
 
@@ -227,6 +234,7 @@ def verify_store(path: Path | str, progress: Progress = silent) -> StoreDescript
     with progress("verifying", total=description.bytes // 1_000_000, unit="MB") as advance:
         for name, entry in description.splits.items():
             _check_sums(path, name, entry, entry.bytes, advance)
+            item_names(path, name)
     return description
 
 

@@ -143,9 +143,9 @@ def finish_split(folder: Path, name: str, split: SplitContent) -> SplitEntry:
     with items.open("r+b") as file:
         np.lib.format.write_array_header_1_0(file, header)
     np.save(label_path, labels.astype("<i8"), allow_pickle=False)
-    if split.names is not None:
-        text = json.dumps(list(split.names)) + "\n"
-        (folder / f"{name}_names.json").write_text(text, encoding="utf-8")
+    names = b"" if split.names is None else (json.dumps(list(split.names)) + "\n").encode()
+    if names:
+        (folder / f"{name}_names.json").write_bytes(names)
     counts = np.bincount(labels, minlength=len(classes))
     return SplitEntry(
         len(labels),
@@ -156,6 +156,7 @@ def finish_split(folder: Path, name: str, split: SplitContent) -> SplitEntry:
         classes,
         split.categories,
         sample_digest(items),
+        hashlib.sha256(names).hexdigest() if names else "",
     )
 
 
