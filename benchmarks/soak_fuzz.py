@@ -30,7 +30,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -41,11 +41,14 @@ import numpy as np
 import torch
 import tyro
 from PIL import Image
+from safetensors.torch import save_file
 
 from derts.cli import run
 from derts.commands import inspect as inspecting
+from derts.comparison import Comparison
 from derts.config_file import read_config
-from derts.data import describe_store, item_names, open_data, open_store
+from derts.data import describe_store, item_names, open_data, open_store, prepare, read_matrix
+from derts.errors import DertsError
 from derts.facility_location import Selection, select
 from derts.files import write_json
 from derts.labels import relabel_by_votes
@@ -53,6 +56,7 @@ from derts.labels.cleaning import read_review
 from derts.labels.judged import JudgedItems, judge_items
 from derts.labels.known_errors import true_labels
 from derts.model_files import load_model
+from derts.models.pretrained import _fill
 from derts.paper.collect import load_results
 from derts.provenance import code_version, machine
 from derts.report.figures import FigureSheet
@@ -66,6 +70,7 @@ from derts.training.run_folder import Run
 SECONDS, MEMORY = 120, 8 * 2**30
 COMMAND_SHARE = 0.05  # of the cases in which a whole command runs, where a function does
 Random = np.random.Generator
+SMALL = partial(torch.nn.Sequential, torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
 TRAIN = [
     "--tasks.way", "2", "--tasks.shot", "1", "--tasks.query", "1", "--model.width", "4",
     "--strategy.name", "derts", "--strategy.warmup", "1", "--strategy.pool", "6",
@@ -163,6 +168,12 @@ def change_lines(random: Random, content: bytes) -> bytes:
     at = random.integers(len(lines))
     lines[at] = change_json(random, lines[at])
     return b"\n".join(lines) + b"\n"
+
+
+def change_journal(random: Random, content: bytes) -> bytes:
+    """Its first line says whose it is: another one is begun anew."""
+    head, _, rest = content.partition(b"\n")
+    return head + b"\n" + change_lines(random, rest)
 
 
 def toml(value: Any) -> str:
@@ -290,7 +301,12 @@ def other_tensor(random: Random, value: torch.Tensor) -> Any:
 
 def change_checkpoint(random: Random, content: bytes) -> bytes:
     """With a right checksum, as somebody who means harm would do it."""
-    state = torch.load(io.BytesIO(content.partition(b"\n")[2]), weights_only=True)
+    found = change_state(random, content.partition(b"\n")[2])
+    return MAGIC + hashlib.sha256(found).hexdigest().encode() + b"\n" + found
+
+
+def change_state(random: Random, content: bytes) -> bytes:
+    state = torch.load(io.BytesIO(content), weights_only=True)
     tensors: list[tuple[Any, Any]] = []
 
     def find(tree: Any) -> None:
@@ -308,14 +324,14 @@ def change_checkpoint(random: Random, content: bytes) -> bytes:
         state = changed(random, state)
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    found = buffer.getvalue()
-    return MAGIC + hashlib.sha256(found).hexdigest().encode() + b"\n" + found
+    return buffer.getvalue()
 
 
 def change_pickle(random: Random, content: bytes) -> bytes:
     tree = pickle.loads(content)
     if random.random() < 0.4:
-        key = random.choice([key for key in tree if isinstance(tree[key], np.ndarray)])
+        keys = list(tree) if isinstance(tree, dict) else range(len(tree))
+        key = random.choice([key for key in keys if isinstance(tree[key], np.ndarray)])
         tree[key] = other_array(random, tree[key])
     else:
         tree = changed(random, tree)
@@ -338,6 +354,7 @@ STORE_COMMANDS = (
 )  # fmt: skip
 PREPARE = ("data prepare {} made --size 8 --workers 1",
            "data prepare {} made --size 8 --workers 1 --skip-broken")  # fmt: skip
+FEATURES = ("data prepare {} made", "inspect --features {} --out seen --quiet --most 3")
 PREDICT = ("predict model.safetensors --support support --query query --out p.csv",)
 NEEDED = ("run", "store", "support", "query")
 Changer = Callable[[Random, bytes], bytes]
@@ -364,6 +381,19 @@ KINDS: dict[str, tuple[str, Changer, tuple[str, ...]]] = {
     "results": ("known/reproduce-table1.json", change_json,
                 ("reproduce table1 --report --from known --out grid --seeds 1",
                  "reproduce table1 --dry-run --known known --out grid --seeds 1 --dataset glyphs")),
+    "comparison": ("found.json", change_json, ("comparison",)),
+    "features": ("rows.npz", change_npz, tuple(one.format("rows.npz") for one in FEATURES)),
+    "features' array": ("rows/x.npy", change_npy, tuple(one.format("rows/x.npy") for one in FEATURES)),
+    "features' labels": ("rows/labels.csv", change_csv,
+                         tuple(one.format("rows/x.npy") for one in FEATURES)),
+    "weights": ("w.safetensors", change_safetensors, ("weights",)),
+    "state dict": ("w.pth", change_state, ("state dict",)),
+    "journal": ("half/made.partial/journal", change_journal,
+                ("data prepare half/photos half/made --size 8 --workers 1",)),
+    "tiered images": ("tiered/train_images_png.pkl", change_pickle,
+                      tuple(one.format("tiered") for one in PREPARE)),
+    "tiered labels": ("tiered/train_labels.pkl", change_pickle,
+                      tuple(one.format("tiered") for one in PREPARE)),
     "csv source": ("mini/train.csv", change_csv, tuple(one.format("mini") for one in PREPARE)),
     "pickle": ("cache/mini-imagenet-cache-train.pkl", change_pickle,
                tuple(one.format("cache") for one in PREPARE)),
@@ -403,6 +433,35 @@ def make_world(folder: Path) -> None:
         data=np.frombuffer(png * 4, np.uint8), offsets=np.arange(5) * len(png),
         labels=np.array([0, 0, 1, 1]), class_names=["cat", "dog"], categories=["pet", "pet"],
     )  # fmt: skip
+    (folder / "tiered").mkdir()
+    pngs = [np.frombuffer(png, np.uint8)] * 4
+    labels = {
+        "label_specific": np.array([0, 0, 1, 1]), "label_general": np.zeros(4, np.int64),
+        "label_specific_str": ["cat", "dog"], "label_general_str": ["pet"],
+    }  # fmt: skip
+    for name, held in (("images_png", pngs), ("labels", labels)):
+        (folder / "tiered" / f"train_{name}.pkl").write_bytes(pickle.dumps(held, 4))
+    (folder / "rows").mkdir()
+    rows, names = (
+        random.normal(size=(24, 4)).astype(np.float32),
+        [f"c{row % 6}" for row in range(24)],
+    )
+    np.savez(folder / "rows.npz", features=rows, labels=names)
+    np.save(folder / "rows" / "x.npy", rows)
+    (folder / "rows" / "labels.csv").write_text("\n".join(names) + "\n")
+    small = SMALL()
+    save_file(small.state_dict(), folder / "w.safetensors")
+    torch.save(small.state_dict(), folder / "w.pth")
+    found = {"variant": "derts", "accuracy": 50.0, "ms_per_update": 1.0, "selection_share": 0.1}
+    runs = [{**found, "seed": seed, "noise": {"kept": 0.5}} for seed in (0, 1)]
+    Comparison([*runs, {**runs[0], "variant": "random"}]).save(folder / "found.json")
+    shutil.copytree(folder / "photos", folder / "half" / "photos")
+    with (
+        patch("derts.data.prepare._Preparation.finish", side_effect=DertsError("stopped")),
+        contextlib.suppress(DertsError),
+    ):
+        prepare(folder / "half" / "photos", folder / "half" / "made", size=8, workers=1)
+    assert (folder / "half" / "made.partial" / "journal").is_file()
     quiet = io.StringIO()
     with (
         contextlib.chdir(folder),
@@ -499,6 +558,12 @@ CALLS: dict[str, Callable[[], object]] = {
     "model": lambda: load_model("model.safetensors"),
     "selection": lambda: list(Selection.load("selection.json").batches(torch.arange(12), 2)),
     "pool": lambda: relabel_by_votes(TaskPool.load("pool.safetensors")),
+    "comparison": lambda: Comparison.load("found.json").table(),
+    "features": lambda: read_matrix("rows.npz").check(),
+    "features' array": lambda: read_matrix("rows/x.npy").check(),
+    "features' labels": lambda: read_matrix("rows/x.npy").check(),
+    "weights": lambda: _fill(SMALL(), "small", "w.safetensors", "head"),
+    "state dict": lambda: _fill(SMALL(), "small", "w.pth", "head"),
     "review": lambda: read_review(Path("review.csv"), judged(WORLD[0])),
     "results": lambda: load_results(Path("known/reproduce-table1.json")),
 }
@@ -524,7 +589,7 @@ def answer(words: str) -> tuple[int, str, str]:
 def wrong(code: int, said: str, told: str) -> str:
     """What a command's answer lacks; nothing where it is as promised."""
     lines = [line for line in told.splitlines() if ": going on from the one before" not in line]
-    titles = ("preparing: ", "training: ", "verifying: ", "inspecting: ")
+    titles = ("preparing: ", "training: ", "verifying: ", "inspecting: ", "checking: ")
     lines = [line for line in lines if not line.startswith(titles)]
     bad = [line for line in (*said.split("\n"), *told.split("\n")) if not line.isprintable()]
     if bad:

@@ -80,10 +80,11 @@ class Comparison:
         """Read what `save` wrote."""
         try:
             found = parse_json(Path(path).read_text(encoding="utf-8"))["runs"]
-            for result in found:
-                str(result["variant"]), int(result["seed"]), float(result["accuracy"])
-            return Comparison(list(found))
-        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+            comparison = Comparison(list(found))
+            if comparison.results:
+                comparison.table()  # it has what is needed
+            return comparison
+        except (OSError, ValueError, LookupError, TypeError, ArithmeticError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise DertsError(f"{path} is no comparison that derts saved ({reason})") from None
 

@@ -279,10 +279,10 @@ def test_names_that_were_changed_are_seen(store: Path, tmp_path: Path) -> None:
     verify_store(tmp_path / "store")
     names.write_text(names.read_text().replace(".png", ".gif", 1))
     for read in (verify_store, lambda place: item_names(place, "train")):
-        with pytest.raises(DertsError, match="train_names.json differs from its checksum"):
+        with pytest.raises(DertsError, match=r"train_names.json differs from its checksum"):
             read(tmp_path / "store")
     names.unlink()
-    with pytest.raises(DertsError, match="train_names.json cannot be read"):
+    with pytest.raises(DertsError, match=r"train_names.json cannot be read"):
         verify_store(tmp_path / "store")
 
 

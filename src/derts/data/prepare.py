@@ -60,8 +60,7 @@ def open_data(source: str | Path, *, device: torch.device | str | None = None) -
     elif (Path(source) / "store.json").is_file():
         tables = open_store(source)
     elif not Path(source).exists():
-        fix = 'give the folder of a prepared store, or "glyphs"'
-        raise DertsError(f"{source} does not exist: {fix}")
+        raise DertsError(f'{source} does not exist: give a prepared store, or "glyphs"')
     else:
         found = f"{source} is a data set that is not prepared yet ({find_source(source).kind})"
         raise DertsError(f"{found}: run derts data prepare {source} DEST first, and open DEST")
@@ -160,8 +159,7 @@ def prepare(
         resumed = work.resume(fingerprint)
         work.decode(workers or min(16, os.cpu_count() or 1), progress)
         notes = [f"continued: {resumed:,} images were done before"] if resumed else []
-        notes += work.check_broken(skip_broken)
-        notes += folders.left_out_notes(listing)
+        notes += [*work.check_broken(skip_broken), *folders.left_out_notes(listing)]
         entries = work.finish()
         origin = {"kind": found.kind, "name": found.path.resolve().name}
         left_out = sum(map(len, work.broken.values()))
@@ -206,11 +204,15 @@ class _Preparation:
                 raise ValueError("the journal of other work")
             for line in lines[1:]:
                 split, count, broken = parse_json(line)
-                self.done[split] += count
-                self.broken[split] += [(index, name, reason) for index, name, reason in broken]
+                left = range(self.done[split], len(self.splits[split]))[:count]
+                found = {int(index): (str(name), str(reason)) for index, name, reason in broken}
+                if len(left) != count or not found.keys() <= {*left}:
+                    raise ValueError("images that are none of these")
+                self.done[split] += len(left)
+                self.broken[split] += [(index, *about) for index, about in found.items()]
             if any(self.pixels(s).stat().st_size < self.length(s) for s in self.splits):
                 raise ValueError("pixels are missing")
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, KeyError, OverflowError):
             lines = [fingerprint]
             self.done.clear()
             self.broken.clear()

@@ -82,7 +82,7 @@ class SplitEntry:
         if categories is not None and len(categories) != len(classes):
             raise ValueError("categories and classes differ in number")
         digests = str(entry["sha256"]), str(entry["labels_sha256"])
-        later = [str(entry.get(name, "")) for name in ("sample_sha256", "names_sha256")]
+        later = str(entry.get("sample_sha256", "")), str(entry.get("names_sha256", ""))
         about = (*digests, (low, high), classes, categories, *later)
         return SplitEntry(int(entry["count"]), shape, *about)
 
