@@ -383,7 +383,8 @@ KINDS: dict[str, tuple[str, Changer, tuple[str, ...]]] = {
                  "reproduce table1 --dry-run --known known --out grid --seeds 1 --dataset glyphs")),
     "comparison": ("found.json", change_json, ("comparison",)),
     "features": ("rows.npz", change_npz, tuple(one.format("rows.npz") for one in FEATURES)),
-    "features' array": ("rows/x.npy", change_npy, tuple(one.format("rows/x.npy") for one in FEATURES)),
+    "features' array": ("rows/x.npy", change_npy,
+                        tuple(one.format("rows/x.npy") for one in FEATURES)),
     "features' labels": ("rows/labels.csv", change_csv,
                          tuple(one.format("rows/x.npy") for one in FEATURES)),
     "weights": ("w.safetensors", change_safetensors, ("weights",)),
@@ -442,13 +443,11 @@ def make_world(folder: Path) -> None:
     for name, held in (("images_png", pngs), ("labels", labels)):
         (folder / "tiered" / f"train_{name}.pkl").write_bytes(pickle.dumps(held, 4))
     (folder / "rows").mkdir()
-    rows, names = (
-        random.normal(size=(24, 4)).astype(np.float32),
-        [f"c{row % 6}" for row in range(24)],
-    )
-    np.savez(folder / "rows.npz", features=rows, labels=names)
-    np.save(folder / "rows" / "x.npy", rows)
-    (folder / "rows" / "labels.csv").write_text("\n".join(names) + "\n")
+    matrix = random.normal(size=(24, 4)).astype(np.float32)
+    classes = [f"c{row % 6}" for row in range(24)]
+    np.savez(folder / "rows.npz", features=matrix, labels=classes)
+    np.save(folder / "rows" / "x.npy", matrix)
+    (folder / "rows" / "labels.csv").write_text("\n".join(classes) + "\n")
     small = SMALL()
     save_file(small.state_dict(), folder / "w.safetensors")
     torch.save(small.state_dict(), folder / "w.pth")
@@ -558,7 +557,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "model": lambda: load_model("model.safetensors"),
     "selection": lambda: list(Selection.load("selection.json").batches(torch.arange(12), 2)),
     "pool": lambda: relabel_by_votes(TaskPool.load("pool.safetensors")),
-    "comparison": lambda: Comparison.load("found.json").table(),
+    "comparison": lambda: Comparison.load("found.json"),
     "features": lambda: read_matrix("rows.npz").check(),
     "features' array": lambda: read_matrix("rows/x.npy").check(),
     "features' labels": lambda: read_matrix("rows/x.npy").check(),
