@@ -1,15 +1,17 @@
 """Two runs on the same cores: how much longer than one does each take?
 
     python benchmarks/side_by_side.py --out results/side-by-side-cpu.json
-    python benchmarks/side_by_side.py --spins 300000        # as OpenMP waits by itself
 
-Processes train the demo's settings, one alone and two at a time in turns. A time is that of an
-update, the median of a process; a ratio is that of two processes' mean to the one before them.
+Processes train the demo's settings, one alone and two at a time in turns, with waiting threads
+that look as often as the command line lets them, and as often as OpenMP does by itself.
+A time is that of an update, the median of a process; a ratio is that of two processes' mean to the
+one before them.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 import subprocess
@@ -18,7 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from derts.hardware import keep_freed_memory, wait_without_spinning
+from derts.hardware import SPINS, keep_freed_memory
+
+OPENMP = "300000"  # spins that GNU's takes by itself
 
 
 def child(updates: int) -> None:
@@ -62,31 +66,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--updates", type=int, default=40)
-    parser.add_argument("--spins", help="how often a waiting thread looks (default: as derts has)")
+    parser.add_argument("--spins", nargs="+", default=[SPINS, OPENMP])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.spins:
-        os.environ["GOMP_SPINCOUNT"] = options.spins
     keep_freed_memory()
-    wait_without_spinning()
     if options.child:
         child(options.updates)
         return
-    rows: list[dict[str, Any]] = []
-    for _ in range(options.turns):
+    rows: dict[str, list[dict[str, Any]]] = {spins: [] for spins in options.spins}
+    for _, spins in itertools.product(range(options.turns), options.spins):
+        os.environ["GOMP_SPINCOUNT"] = spins
         load = os.getloadavg()[0]
         (alone,), both = measure(1, options.updates), measure(2, options.updates)
         ratio = statistics.mean(both) / alone
-        rows.append({"alone": alone, "both": both, "ratio": ratio, "load": load})
+        rows[spins].append({"alone": alone, "both": both, "ratio": ratio, "load": load})
         shown = ", ".join(f"{1000 * each:.0f}" for each in both)
-        print(f"alone {1000 * alone:.0f} ms, two {shown} ms: {ratio:.2f} × (load {load:.1f})")
-    ratio = statistics.median(row["ratio"] for row in rows)
-    print(f"two runs take {ratio:.2f} × one")
+        times = f"alone {1000 * alone:.0f} ms, two {shown} ms: {ratio:.2f} ×"
+        print(f"{spins} spins: {times} (load {load:.1f})", flush=True)
     from timing import save_results
 
-    spins = os.environ.get("GOMP_SPINCOUNT")
-    save_results(options.out, [{"ratio": ratio, "spins": spins, "turns": rows}])
+    found = []
+    for spins, turns in rows.items():
+        ratio = statistics.median(turn["ratio"] for turn in turns)
+        alone = statistics.median(turn["alone"] for turn in turns)
+        both = [statistics.median(turn["both"][index] for turn in turns) for index in range(2)]
+        found.append({"spins": spins, "ratio": ratio, "alone": alone, "both": both, "turns": turns})
+        print(f"{spins} spins: two runs take {ratio:.2f} × one")
+    save_results(options.out, found)
 
 
 if __name__ == "__main__":

@@ -110,7 +110,8 @@ def test_a_start_is_taken_apart_and_waits_for_no_compiler(tmp_path: Path) -> Non
 
 
 def test_two_runs_side_by_side_are_measured(tmp_path: Path) -> None:
-    program("side_by_side.py", "--turns", "1", "--updates", "1", "--out", str(tmp_path / "o.json"))
+    words = ["--turns", "1", "--updates", "1", "--spins", "1000"]
+    program("side_by_side.py", *words, "--out", str(tmp_path / "o.json"))
     (found,) = json.loads((tmp_path / "o.json").read_text())["results"]
     assert len(found["turns"][0]["both"]) == 2
     assert found["ratio"] > 0
