@@ -577,8 +577,8 @@ def answer(words: str) -> tuple[int, str, str]:
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(told), limited():
         if words in CALLS:
             with contextlib.ExitStack() as stack:
-                stack.callback(setattr, cli, "_dispatch", cli._dispatch)
-                cli._dispatch = lambda _: (CALLS[words](), 0)[1]  # type: ignore[assignment]
+                stack.callback(setattr, cli, "_dispatch", cli.dispatch)
+                cli.dispatch = lambda _: (CALLS[words](), 0)[1]  # type: ignore[assignment]
                 code = run([])
         else:
             code = run(words.split())

@@ -89,6 +89,8 @@ class Experiment:
         if self.out.exists():
             held = json.loads(self.out.read_text(encoding="utf-8"))
             self.rows, self.detection = held["rows"], held["detection"]
+            for row in self.rows:
+                row.setdefault("code", held["code"])
         values: Values = {"evaluation": {"split": options.split}}
         base = apply_presets(options.preset)
         if options.config is not None:
@@ -130,7 +132,11 @@ class Experiment:
         seconds = round(sum(result["seconds"].values()), 1)
         of_judge = config.updates if variant in ("cleaned", "cleanlab") else 0
         row = {**cell, "variant": variant, "images": len(images), "seconds": seconds}
-        row |= {"updates": config.updates, "updates_in_all": config.updates + of_judge}
+        row |= {
+            "code": code_version(),
+            "updates": config.updates,
+            "updates_in_all": config.updates + of_judge,
+        }
         row |= {key: result[key] for key in ("split", "accuracy", "interval", "notes")}
         self.rows.append(row)
         self.device = str(trainer.device)

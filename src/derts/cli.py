@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(given: list[str]) -> int:
     """Run one command; the exit code."""
     try:
-        return _dispatch(given)
+        return dispatch(given)
     except DertsError as error:
         return _fail(str(error), INTERRUPTED if isinstance(error, InterruptedRunError) else 2)
     except KeyboardInterrupt:
@@ -94,7 +94,8 @@ def run(given: list[str]) -> int:
         return _fail(f"{error.strerror or error}: {error.filename}; check the path and its rights")
 
 
-def _dispatch(given: list[str]) -> int:
+def dispatch(given: list[str]) -> int:
+    """Run one command and let its errors through."""
     if not given or given[0] in ("-h", "--help", "help"):
         print(overview())
         return 0

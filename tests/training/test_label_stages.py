@@ -211,9 +211,17 @@ def test_pretrained_features_judge_images() -> None:
     assert (found.stages.stage, found.stages.network) == ("all", None)
 
 
-@pytest.mark.parametrize(("left", "stage"), [(0.21, "all"), (0.19, "second half")])
+@pytest.mark.parametrize(
+    ("wrong", "left", "stage"),
+    [
+        (0.4, 0.21, "all"),
+        (0.4, 0.19, "second half"),
+        (0.71, 0.2, "all"),
+        (0.69, 0.2, "second half"),
+    ],
+)
 def test_where_most_wrong_labels_would_stay_nothing_starts_again(
-    left: float, stage: str, monkeypatch: pytest.MonkeyPatch
+    wrong: float, left: float, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = trainer(wrong_labels())
     events: Events = []
@@ -223,7 +231,7 @@ def test_where_most_wrong_labels_would_stay_nothing_starts_again(
 
     def judge(half: torch.Tensor) -> float:
         stages.labels[half] = stages.given[half]
-        return 0.4
+        return wrong
 
     monkeypatch.setattr(stages, "_judge", judge)
     stages.wrong_after = left
@@ -231,7 +239,7 @@ def test_where_most_wrong_labels_would_stay_nothing_starts_again(
     assert stages.stage == stage
     told = [event["text"] for event in events if event["event"] == "note"]
     assert bool(told) == (stage == "all") == torch.equal(stages.labels, stages.given)
-    assert all("this learner cannot tell which" in text for text in told)
+    assert all("this judge cannot tell which" in text for text in told)
 
 
 def test_named_classes_alone_are_judged() -> None:

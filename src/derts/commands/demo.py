@@ -1,5 +1,7 @@
 """derts demo"""
 
+import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,10 @@ DATA = f"glyphs-{CHARACTERS}x{IMAGES}"
 SETTINGS = {"data": DATA, "validate_every": 15, "log_every": 5}
 SMALL = {"model": {"width": 4}, "meta_batch": 2, "evaluation": {"tasks": 20}}
 
+LABELS_DATA, LABELS_UPDATES = "glyphs-60x40", 300
+LABELS_SETTINGS = "--tasks.query 5 --model.width 16 --meta-batch 8"
+LABELS_SMALL = "--tasks.query 5 --model.width 4 --meta-batch 2 --evaluation.tasks 20"
+
 
 @dataclass(frozen=True)
 class DemoOptions:
@@ -27,6 +33,7 @@ class DemoOptions:
     Examples:
       derts demo
       derts demo --small --seeds 1 --out /tmp/demo
+      derts demo --wrong-labels --out runs/wrong-labels
     """
 
     seeds: int = 2
@@ -39,6 +46,8 @@ class DemoOptions:
     """No progress, just the result."""
     small: bool = False
     """A tiny model and few test tasks: to see that it runs, in seconds."""
+    wrong_labels: bool = False
+    """Another story: a fifth of the images lies in a wrong class, and is found and cleaned."""
 
 
 def demo(arguments: Sequence[str]) -> None:
@@ -48,6 +57,9 @@ def demo(arguments: Sequence[str]) -> None:
     if options.seeds < 1:
         raise DertsError(f"--seeds is {options.seeds}: it must be at least 1")
     options.out.mkdir(parents=True, exist_ok=True)
+    if options.wrong_labels:
+        _wrong_labels(options)
+        return
 
     from derts.comparison import compare
     from derts.config_file import apply_presets, with_values
@@ -82,3 +94,43 @@ def demo(arguments: Sequence[str]) -> None:
     page = make_report(runs).save(options.out / "report.html")
     print(f"results  {options.out / 'results.json'}")
     print(f"report   {page.resolve()}  (open it in a browser)")
+
+
+def _wrong_labels(options: DemoOptions) -> None:
+    """The commands of docs/wrong-labels.md, one after another, and a table."""
+    from derts.cli import dispatch
+
+    folder, quiet = options.out, ["--quiet"] * options.quiet
+    wrong, cleaned, judge = (folder / name for name in ("wrong-glyphs", "clean-glyphs", "judge"))
+    if wrong.exists():
+        raise DertsError(f"{folder} holds this demo already: delete it, or give another --out")
+    settings = shlex.split(LABELS_SMALL if options.small else LABELS_SETTINGS)
+    updates = LABELS_UPDATES if options.updates is None else options.updates
+
+    def step(*words: object) -> None:
+        given = [str(word) for word in words]
+        print(f"$ derts {shlex.join(given)}", flush=True)
+        dispatch(given)
+
+    def train(data: object, out: Path, updates: int, seed: int = 0) -> None:
+        length = ["--updates", updates, "--seed", seed]
+        step("train", "--data", data, *settings, *length, "--out", out, *quiet)
+
+    step("data", "corrupt", LABELS_DATA, wrong, "--noise", "symmetric", "--rate", 0.2)
+    train(wrong, judge, max(1, updates // 2))  # a longer one overfits the wrong labels
+    step("inspect", judge, "--score")
+    step("clean", judge, cleaned)
+    rows = []
+    for name, data in {"true": LABELS_DATA, "a fifth wrong": wrong, "cleaned": cleaned}.items():
+        found = []
+        for seed in range(options.seeds):
+            out = folder / f"{name.replace(' ', '-')}-seed{seed}"
+            train(data, out, updates, seed)
+            found.append(json.loads((out / "result.json").read_text())["accuracy"])
+        each = ", ".join(f"{accuracy:.1f}" for accuracy in found)
+        rows.append(f"{name:<14} {sum(found) / len(found):5.1f}   ({each})")
+    print(
+        f"\nAccuracy in % on test tasks after {updates} updates (each seed); labels trained on:\n"
+        + "\n".join(rows)
+        + f"\nThe judge was trained for {max(1, updates // 2)} updates more."
+    )

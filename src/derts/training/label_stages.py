@@ -7,7 +7,8 @@ believes them; so it is shown one half of every class, and judges the other half
     first half    trained on as given for 5 to 10% of the run, until its embedding tells the classes
                   of the other half no better; then the labels of the other half are judged
     few look wrong: training goes on with all images, and nothing is lost
-    so many that half of them cannot be told from right ones: the same, with a note
+    most of all labels, or half of the wrong ones would stay: such an embedding cannot judge, so
+                  the same, with a note
     many look wrong: the learner starts again, with a new learning-rate schedule:
     second half   trained on without its wrong labels, as long; then the first half is judged
     all           training goes on with what can be trusted of both halves
@@ -36,6 +37,7 @@ LOOKS = 10  # … and is looked at so many times meanwhile
 FEWEST_UPDATES = 200  # of a run: a tenth of fewer teaches nothing
 BETTER = 1.02  # by which held-out accuracy must grow between two looks to go on
 MANY_WRONG = 0.15  # a weak embedding takes so many right labels for wrong
+MOST_WRONG = 0.7  # a useless one so many
 WORTH = 0.5  # of the wrong labels, at most, may be left for a new start to win more than it costs
 SEEN_AT_A_LOOK = 30  # images per class
 
@@ -106,6 +108,8 @@ class LabelStages:
                 rows.append((items if self.network is None else self.network.embed(items)).cpu())
                 advance(len(part))
         self.wrong, self.stage = self._trust(places, torch.cat(rows).float()), "all"
+        if self.wrong > MOST_WRONG:
+            self.labels = self.given.clone()
         self.network = None
         self._use(0)
 
@@ -138,7 +142,8 @@ class LabelStages:
 
     def _end_first(self, update: int) -> None:
         self.wrong = self._judge(self.second)
-        if self.wrong < MANY_WRONG or self.wrong_after > WORTH * self.wrong:
+        useless = self.wrong > MOST_WRONG or self.wrong_after > WORTH * self.wrong
+        if useless or self.wrong < MANY_WRONG:
             self.stage, self.labels = "all", self.given.clone()
             self._use(update)
             return
@@ -166,7 +171,7 @@ class LabelStages:
             trainer.log({"event": "note", "update": update, "text": text})
         elif self.stage == "all" and self.wrong >= MANY_WRONG:
             text = (
-                f"{100 * self.wrong:.0f}% of the training labels look wrong, but this learner "
+                f"{100 * self.wrong:.0f}% of the training labels look wrong, but this judge "
                 f"cannot tell which: all are trained on; for photos try --strategy.judge {LITE0}"
             )
             trainer.log({"event": "note", "update": update, "text": text})
