@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 
 from derts.comparison import Comparison, compare
-from derts.config_file import PRESETS, Values, apply_presets, with_values
+from derts.config_file import PAPER, Values, apply_presets, with_values
 from derts.data import open_data
 from derts.provenance import code_version, machine
 from derts.training import Trainer
@@ -21,7 +21,7 @@ from derts.training import Trainer
 NAMES = ("random", "random-votes", "derts", "us", "ats", "gradmatch", "hardest", "easiest")
 STRATEGIES: dict[str, Values] = {
     **{name: {"strategy": {"name": name}} for name in NAMES},
-    "paper": PRESETS["paper-noisy"],
+    "paper": {"strategy": {**PAPER, "drop": "paper"}},
     "derts-given-labels": {"strategy": {"name": "derts", "votes": False}},
     "derts-every-round": {"strategy": {"name": "derts", "select": "greedy"}},
     "derts-all-images": {"strategy": {"name": "derts", "pool_images": 0}},
@@ -37,7 +37,7 @@ VARIANTS: dict[str, Values] = {
     for kind, tasks in TASKS.items()
     for name, values in STRATEGIES.items()
 }
-VARIANTS["paper clean"] = {**PRESETS["paper"], **TASKS[" clean"]}
+VARIANTS["paper clean"] = {"strategy": PAPER, **TASKS[" clean"]}
 USUAL = [
     f"{name}{kind}"
     for kind in ("", " clean")

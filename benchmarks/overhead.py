@@ -22,7 +22,7 @@ from timing import save_results
 
 from derts.clock import TRAINING_PHASES
 from derts.config import TrainConfig
-from derts.config_file import PRESETS, Values, apply_presets, with_values
+from derts.config_file import PAPER, PRESETS, Values, apply_presets, with_values
 from derts.data import Table, open_data
 from derts.errors import DertsError
 from derts.training import Trainer
@@ -31,7 +31,7 @@ STRATEGIES: dict[str, Values] = {
     "random": {"strategy": {"name": "random"}},
     "derts": PRESETS["derts"],
     "derts, pools of all images": {"strategy": {"name": "derts", "pool_images": 0}},
-    "paper": PRESETS["paper"],
+    "paper": {"strategy": PAPER},
     **{
         name: {"strategy": {"name": name}}
         for name in ("us", "ats", "gradmatch", "hardest", "easiest")

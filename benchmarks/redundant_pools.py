@@ -20,7 +20,7 @@ import torch
 
 from derts.commands.demo import CHARACTERS, IMAGES, SMALL
 from derts.config import TrainConfig
-from derts.config_file import PRESETS, Values, apply_presets, with_values
+from derts.config_file import PAPER, Values, apply_presets, with_values
 from derts.data import ImageTable, Table, glyphs
 from derts.provenance import code_version, machine
 from derts.selection.strategy import Context, MetaBatch
@@ -40,7 +40,7 @@ VARIANTS: dict[str, Values] = {
     "random": {"name": "random"},
     "derts": {"name": "derts"},
     "random + votes": {"name": "random-votes"},
-    "the paper's rule": PRESETS["paper"]["strategy"],
+    "the paper's rule": PAPER,
     "facility location": FACILITIES,
     "facility location, a tenth, no weights": {**FACILITIES, "weights": "none", "ratio": 0.1},
     "hardest": {"name": "hardest"},

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 import derts
-from derts.config_file import PRESETS, Values, apply_presets, read_config, with_values
+from derts.config_file import PAPER, PRESETS, Values, apply_presets, read_config, with_values
 from derts.data import open_data
 from derts.data.table import Table
 from derts.files import write_atomically
@@ -65,7 +65,7 @@ STRATEGIES: dict[str, Values] = {
         **PRESETS["derts"],
         "strategy": {**PRESETS["derts"]["strategy"], "judge": LITE0},
     },
-    "paper": PRESETS["paper-noisy"],
+    "paper": {"strategy": {**PAPER, "drop": "paper"}},
 }
 QUICK: Values = {
     "tasks": {"query": 5},

@@ -1,10 +1,12 @@
 """Configs from presets and TOML files."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from derts.commands.parse import parse
+from derts.commands.train import TrainOptions, _defaults
 from derts.config import LearnerConfig, TaskConfig, TrainConfig
 from derts.config_file import PRESETS, apply_presets, read_config, to_toml, with_values
 from derts.errors import DertsError
@@ -35,6 +37,63 @@ def test_later_presets_and_files_win(tmp_path: Path) -> None:
     assert config.updates == 7
     assert config.hardware.precision == "bfloat16"
     assert not config.hardware.compile
+
+
+PAPERS = {
+    "name": "derts", "warmup": 500, "pool": 3200, "pool_images": 0, "ratio": 0.3, "votes": False,
+    "judge": "none", "drop": "none", "balance": False, "select": "stochastic",
+    "estimate": "logit-theta", "weights": "counts",
+}  # fmt: skip
+OTHER = """
+[strategy]
+name = "ats"
+warmup = 7
+pool = 40
+ratio = 0.9
+select = "uniform"
+[learner]
+name = "anil"
+smoothing = 0.5
+"""
+
+
+@pytest.mark.parametrize("before", ["--preset derts", "--preset laptop derts", "--config c.toml"])
+def test_the_preset_paper_is_the_papers_whatever_was_set_before(
+    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.toml").write_text(OTHER)
+
+    def section(*words: str) -> dict[str, object]:
+        words = (*before.split(), "--preset", "paper", "--learner.name", "anil", *words)
+        options = parse(TrainOptions, words, "train", default=_defaults(words))
+        run = options.run.resolved()
+        assert run.learner.smoothing == 0
+        return asdict(run.strategy)
+
+    assert section() == PAPERS
+    assert section("--strategy.warmup", "3") == {**PAPERS, "warmup": 3}  # said on purpose
+
+
+@pytest.mark.parametrize(
+    ("learner", "noise", "warmup"),
+    [
+        ("anil", {}, 500),
+        ("protonet", {}, 100),
+        ("protonet", {"noise": "swap", "swap_rate": 3.02}, 100),
+        ("protonet", {"noise": "swap", "swap_rate": 5.62}, 200),
+        ("anil", {"noise": "swap", "swap_rate": 5.62}, 1000),
+        ("anil", {"noise": "none", "swap_rate": 5.62}, 500),
+        ("anil", {"noise": "tasks", "noisy_fraction": 0.6}, 1000),
+    ],
+)
+def test_the_papers_warm_up_depends_on_learner_and_noise(
+    learner: str, noise: dict[str, object], warmup: int
+) -> None:
+    values = {"learner": {"name": learner}, "tasks": noise}
+    config = with_values(apply_presets(["derts", "paper"]), values, "test").resolved()
+    assert config.strategy.warmup == warmup
+    assert config.resolved() == config
 
 
 @pytest.mark.parametrize(

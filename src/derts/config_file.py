@@ -24,9 +24,11 @@ DEEP = re.compile(r"""(\.\s*([\w-]+|"[^"\n]*"|'[^'\n]*')\s*){30}""")  # a key of
 
 PAPER = {
     "name": "derts", "pool_images": 0, "votes": False, "judge": "none", "drop": "none",
-    "balance": False, "select": "greedy", "estimate": "logit-theta", "weights": "counts",
+    "balance": False, "select": "stochastic", "estimate": "logit-theta", "weights": "counts",
 }  # fmt: skip
-"""The paper's method to the letter, but for the drop of its noisy setting."""
+"""The paper's rule to the letter, but for the drop of its noisy setting."""
+WHOLE_PAPER = {**PAPER, "warmup": -1, "pool": 3200, "ratio": 0.3}
+"""And its sizes: whatever was set under `strategy` before, this is the paper's."""
 
 PRESETS: dict[str, Values] = {
     "gpu": {"hardware": {"precision": "bfloat16", "compile": True}},
@@ -41,8 +43,8 @@ PRESETS: dict[str, Values] = {
     "augment": {"augment": {"horizontal_flip": True, "translation": 8}},
     "rotated": {"tasks": {"rotated": True}},
     "derts": {"strategy": {"name": "derts"}},
-    "paper": {"strategy": PAPER},
-    "paper-noisy": {"strategy": {**PAPER, "drop": "paper"}},
+    "paper": {"strategy": WHOLE_PAPER, "learner": {"smoothing": 0.0}},
+    "paper-noisy": {"strategy": {**WHOLE_PAPER, "drop": "paper"}, "learner": {"smoothing": 0.0}},
     "demo": {
         "data": "glyphs",
         "tasks": {"query": 5, "noise": "tasks", "noisy_fraction": 0.6},

@@ -19,7 +19,7 @@ from derts.selection.rounds import Choice, DrawnPool
 from derts.tasks import TaskPool, generator
 
 LITERAL = with_values(StrategyConfig(), PAPER, "preset paper")
-PAPER_NOISY = replace(LITERAL, drop="paper", estimate="logit")
+PAPER_NOISY = replace(LITERAL, drop="paper", estimate="logit", select="greedy")
 CLEAN = StrategyConfig("derts", weights="counts", drop="none", select="greedy")
 
 

@@ -10,7 +10,7 @@ import torch
 
 from derts.comparison import Comparison, compare
 from derts.config import LearnerConfig, StrategyConfig, TrainConfig
-from derts.config_file import apply_presets
+from derts.config_file import PAPER, PRESETS, with_values
 from derts.data import ImageTable
 from derts.training import Trainer
 from tests.tiny import tiny
@@ -35,7 +35,9 @@ def trained(config: TrainConfig, tables: Tables) -> tuple[Trainer, list[dict[str
 @pytest.mark.parametrize("name", ["protonet", "anil", pytest.param("maml", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("preset", ["paper", "paper-noisy", "derts"])
 def test_every_preset_trains_every_learner(name: str, preset: str, letters: Tables) -> None:
-    chosen = apply_presets([preset], SMALL)
+    sizes = {"warmup": 2, "pool": 12, "ratio": 0.5}
+    rule = {"strategy": {**PRESETS[preset]["strategy"], **sizes}}
+    chosen = with_values(SMALL, rule, preset)
     config = replace(chosen, learner=LearnerConfig(name, inner_steps=1), updates=6)  # type: ignore[arg-type]
     trainer, rounds = trained(config, letters)
     assert trainer.update == 6
@@ -157,5 +159,6 @@ def test_the_parts_that_acted_are_told_by_name(letters: Tables) -> None:
         assert event["parts"].keys() == {"votes", "drop", "balance", "select"}
         assert event["parts"]["select"] == "facility-location"
         assert event["parts"]["drop"] == {"dropped": event["looks_noisy"] / 40}
-    _, rounds = trained(apply_presets(["paper"], SMALL), letters)
+    _, rounds = trained(with_values(SMALL, {"strategy": PAPER}, "paper"), letters)
+    assert rounds
     assert all(event["parts"]["drop"] is None for event in rounds)

@@ -18,7 +18,7 @@ from derts.config import (
     TaskConfig,
     TrainConfig,
 )
-from derts.config_file import apply_presets
+from derts.config_file import PAPER, with_values
 from derts.data import ImageTable
 from derts.data.streaming import StreamedTable
 from derts.report.page import make_report
@@ -158,8 +158,8 @@ def test_where_few_classes_are_in_most_tasks_they_are_balanced(letters: Tables) 
 
 
 def test_the_papers_method_always_selects(letters: Tables) -> None:
-    paper = apply_presets(["paper"], CLEAN)
-    _, rounds = trained(paper, letters)
+    _, rounds = trained(with_values(CLEAN, {"strategy": PAPER}, "paper"), letters)
+    assert rounds
     assert all(event["selected"] == 30 for event in rounds)
 
 

@@ -17,8 +17,9 @@ from derts.errors import DertsError
 
 DESCRIPTION = f"""Train a few-shot learner on tasks and evaluate it on classes it has never seen.
 
-Values come from, in this order: the defaults, --preset (any of {", ".join(PRESETS)}; several may
-be given), --config (a TOML file, such as a run's own config.toml), and the options below.
+Values come from the defaults; then from --preset (any of {", ".join(PRESETS)}; several may be
+given) and --config (a TOML file, such as a run's own config.toml), the later one wins; then from
+the options below.
 
 Examples:
   derts train --preset demo
@@ -98,7 +99,7 @@ def train(arguments: Sequence[str]) -> None:
         [
             ("learner", f"{config.learner.name}, {config.model.backbone}-{config.model.width}"),
             ("tasks", f"{tasks.way} way, {tasks.shot} shot, from {config.data}{rotated}"),
-            ("strategy", _strategy(config, result)),
+            ("strategy", _strategy(config.resolved(), result)),
             *[("parts", text) for text in _parts(result)],
             *[("note", text) for text in result["notes"]],
             ("updates", f"{result['updates']} in {training:.1f} s ({each:.1f} ms each)"),
@@ -142,14 +143,18 @@ def default_name(config: TrainConfig) -> str:
 def _defaults(arguments: Sequence[str]) -> TrainOptions:
     """What presets and a config file say: the defaults of all other options."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--preset", nargs="*", default=[])
-    early.add_argument("--config", type=Path)
+    layers: dict[str, Any] = {"dest": "layers", "action": "append", "default": []}
+    early.add_argument("--preset", nargs="*", **layers)
+    early.add_argument("--config", nargs=1, type=Path, **layers)
     early.add_argument("--resume", type=Path)
     known, _ = early.parse_known_args([word for word in arguments if word not in ("-h", "--help")])
-    if "--preset" in arguments and not known.preset:
+    if [] in known.layers:
         raise DertsError(f"--preset names none: choose from {', '.join(PRESETS)}")
     own = known.resume and known.resume / "config.toml"
-    config = apply_presets(known.preset, read_config(own) if own and own.is_file() else None)
-    if known.config is not None:
-        config = read_config(known.config, config)
+    config = read_config(own) if own and own.is_file() else TrainConfig()
+    for layer in known.layers:
+        first = layer[0]
+        config = (
+            read_config(first, config) if isinstance(first, Path) else apply_presets(layer, config)
+        )
     return TrainOptions(run=config)

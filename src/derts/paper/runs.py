@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from derts.config import StrategyConfig, TrainConfig
-from derts.config_file import apply_presets, as_values, with_values
+from derts.config_file import PRESETS, apply_presets, as_values, with_values
 from derts.data import open_data
 from derts.errors import DertsError
 from derts.files import parse_json
@@ -108,12 +108,14 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
         config = with_values(config, layer, "common.toml")
     presets = strategy.get("presets", [])
     presets = strategy.get("noisy_presets", presets) if setting.noise else presets
-    config = apply_presets(presets, config)
+    for name in presets:  # what they say of the learner would be another experiment
+        config = with_values(config, {"strategy": PRESETS[name]["strategy"]}, f"preset {name}")
     chosen: dict[str, Any] = {**strategy.get("values", {}), "ratio": setting.ratio}
-    chosen |= {"select": setting.select} if setting.select else {}
+    always = config.strategy.select != "where-it-pays"  # stochastic greedy stays what it is
+    chosen |= {"select": setting.select} if setting.select and not always else {}
     chosen |= {} if setting.weights else {"weights": "none"}
     updates = max(1, round(scale.updates * setting.updates))
-    chosen["warmup"] = round(scale.updates * common["warmup"][noise][setting.learner])
+    chosen["warmup"] = -1  # the paper's
     tasks = {"way": setting.way, "shot": setting.shot, **common["noise"][noise]}
     values = {
         "data": scale.data.get(setting.dataset, setting.dataset),
@@ -127,7 +129,9 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
     config = with_values(config, values, "recipe")
     if scale.glyphs:
         config = with_values(config, common["glyphs"], "common.toml")
-    return _with_presets(config, scale.presets).resolved()
+    config = _with_presets(config, scale.presets).resolved()
+    warmup = round(scale.updates * config.strategy.warmup)
+    return replace(config, strategy=replace(config.strategy, warmup=warmup))
 
 
 def _with_presets(config: TrainConfig, names: Sequence[str]) -> TrainConfig:
