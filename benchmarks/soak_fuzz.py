@@ -577,7 +577,7 @@ def answer(words: str) -> tuple[int, str, str]:
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(told), limited():
         if words in CALLS:
             with contextlib.ExitStack() as stack:
-                stack.callback(setattr, cli, "_dispatch", cli.dispatch)
+                stack.callback(setattr, cli, "dispatch", cli.dispatch)
                 cli.dispatch = lambda _: (CALLS[words](), 0)[1]  # type: ignore[assignment]
                 code = run([])
         else:
