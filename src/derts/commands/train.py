@@ -5,15 +5,19 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from derts.clock import share_of_selection, training_seconds
-from derts.commands.parse import parse, print_rows, unset
+from derts.commands.parse import parse, print_rows, print_table, unset
 from derts.config import TrainConfig
 from derts.config_file import PRESETS, apply_presets, read_config
 from derts.errors import DertsError
+from derts.statistics import over_seeds
+
+if TYPE_CHECKING:
+    from derts.training.driver import Listen
 
 DESCRIPTION = f"""Train a few-shot learner on tasks and evaluate it on classes it has never seen.
 
@@ -27,6 +31,8 @@ Examples:
   derts train --config runs/first/config.toml --seed 1 --out runs/second
   derts train --resume runs/second
   derts train --resume runs/second --updates 5000
+  derts train --data my-store --seeds 0 1 2 --out runs/three   # runs/three/seed-0, …
+  derts train --resume runs/three
 """
 RESUMED = ("data", "updates")  # the settings that may be others when a run is resumed
 
@@ -46,6 +52,9 @@ class TrainOptions:
     resume: Annotated[Path | None, unset("RUN")] = None
     """Go on with this run by its own config; with more --updates also where it is finished, with
     --data where its data is elsewhere now."""
+    seeds: Annotated[tuple[int, ...], unset("INT [INT …]")] = ()
+    """One run per seed, in FOLDER/seed-N, one after the other in one process: data is opened and
+    kernels are compiled once. --resume FOLDER goes on with all of them."""
     data_changed: bool = False
     """Go on although the data was prepared anew since the run was trained."""
     tensorboard: bool = False
@@ -62,30 +71,40 @@ def train(arguments: Sequence[str]) -> None:
     from derts.training import resume
     from derts.training import train as run
     from derts.training.run_folder import Run
+    from derts.training.seeds import begin_seeds, seed_folders, train_seeds
 
-    out = options.resume or options.out or Path("runs") / default_name(options.run)
-    listen = None
-    if options.tensorboard:
+    config, quiet, seeds = options.run, options.quiet, options.seeds
+    out = options.resume or options.out or Path("runs") / default_name(config, not seeds)
+    folders = [] if (out / "config.toml").exists() or not options.resume else seed_folders(out)
+    _check_seeds(options, arguments, bool(folders))
+
+    def listen(folder: Path) -> "Listen | None":
+        if not options.tensorboard:
+            return None
         from derts.report.tensorboard import tensorboard_listener
 
-        listen = tensorboard_listener(out / "tensorboard")
-    config, quiet = options.run, options.quiet
+        return tensorboard_listener(folder / "tensorboard")
+
+    changes: dict[str, Any] = {}
     if options.resume is not None:
-        own = Run.open(out).config
+        own = Run.open(folders[0] if folders else out).config
         refused = [name for name in differing_settings([own, config]) if name not in RESUMED]
         if refused:
             option = refused[0].replace("_", "-")
             raise DertsError(f"--resume goes on by the run's own settings: leave out --{option}")
-        result = resume(
-            out,
-            quiet=quiet,
-            listen=listen,
-            data_changed=options.data_changed,
-            data=config.data if config.data != own.data else None,
-            updates=config.updates,
-        )
+        changes = {
+            "data_changed": options.data_changed,
+            "data": config.data if config.data != own.data else None,
+            "updates": config.updates if config.updates != own.updates else None,
+        }
+    if seeds or folders:
+        folders = folders or begin_seeds(config, seeds, out, options.overwrite)
+        _print_seeds(out, folders, train_seeds(folders, quiet=quiet, listen=listen, **changes))
+        return
+    if options.resume is not None:
+        result = resume(out, quiet=quiet, listen=listen(out), **changes)
     else:
-        result = run(config, out, overwrite=options.overwrite, quiet=quiet, listen=listen)
+        result = run(config, out, overwrite=options.overwrite, quiet=quiet, listen=listen(out))
     if int(os.environ.get("RANK", "0")):  # one of several processes: the first one tells
         return
     tasks, of = config.tasks, result["weights_of_update"]
@@ -106,6 +125,39 @@ def train(arguments: Sequence[str]) -> None:
             ("selection", f"{100 * share_of_selection(result['seconds']):.1f}% of that time"),
             ("accuracy", reached),
             ("run", str(out)),
+            ("next", f"derts report {out}"),
+        ]
+    )
+
+
+def _check_seeds(options: TrainOptions, arguments: Sequence[str], resumed: bool) -> None:
+    """Refuse what does not go together with several seeds."""
+    if options.seeds and options.resume is not None:
+        raise DertsError("--resume goes on by the run's own settings: leave out --seeds")
+    if "--seeds" in arguments and not options.seeds:
+        raise DertsError("--seeds names none: give one or more, as --seeds 0 1 2")
+    if options.seeds and any(word.partition("=")[0] == "--seed" for word in arguments):
+        raise DertsError("--seed and --seeds do not go together: leave one out")
+    if (options.seeds or resumed) and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise DertsError("--seeds is for one process: start torchrun once per seed, with --seed")
+
+
+def _print_seeds(out: Path, folders: Sequence[Path], results: Sequence[dict[str, Any]]) -> None:
+    """A row per seed, the mean over seeds, and what the runs shared."""
+    rows: list[tuple[str, ...]] = [("run", "updates", "ms/update", "accuracy")]
+    for folder, result in zip(folders, results, strict=True):
+        each = f"{1000 * (result['seconds_per_update'] or 0.0):.1f}"
+        reached = f"{result['accuracy']:.2f} ± {result['interval']:.2f}"
+        rows.append((folder.name, str(result["updates"]), each, reached))
+    mean = over_seeds([result["accuracy"] for result in results])
+    print_table([*rows, ("mean", "", "", str(mean))])
+    print()
+    notes = dict.fromkeys(text for result in results for text in result["notes"])
+    shared = "one process for all: data opened once, kernels compiled once"
+    print_rows(
+        [
+            *[("note", text) for text in (shared, *notes)],
+            ("intervals", "95%, of a run over its test tasks, of the mean over seeds"),
             ("next", f"derts report {out}"),
         ]
     )
@@ -133,11 +185,12 @@ def _parts(result: dict[str, Any]) -> list[str]:
     return [f"{', '.join(shares)} of {result['rounds']} rounds"] if shares else []
 
 
-def default_name(config: TrainConfig) -> str:
+def default_name(config: TrainConfig, with_seed: bool = True) -> str:
     """A folder name that tells runs apart."""
     tasks, names = config.tasks, (config.learner.name, config.strategy.name, Path(config.data).name)
     extra = [tasks.noise] * (tasks.noise != "none") + ["rotated"] * tasks.rotated
-    return "-".join((*names, *extra, f"{tasks.way}way{tasks.shot}shot", f"seed{config.seed}"))
+    seed = [f"seed{config.seed}"] * with_seed
+    return "-".join((*names, *extra, f"{tasks.way}way{tasks.shot}shot", *seed))
 
 
 def _defaults(arguments: Sequence[str]) -> TrainOptions:
@@ -150,8 +203,10 @@ def _defaults(arguments: Sequence[str]) -> TrainOptions:
     known, _ = early.parse_known_args([word for word in arguments if word not in ("-h", "--help")])
     if [] in known.layers:
         raise DertsError(f"--preset names none: choose from {', '.join(PRESETS)}")
-    own = known.resume and known.resume / "config.toml"
-    config = read_config(own) if own and own.is_file() else TrainConfig()
+    own = [known.resume / "config.toml"] if known.resume else []
+    seeds = known.resume.glob("seed-*/config.toml") if known.resume else []
+    own += sorted(seeds, key=lambda path: (len(path.parent.name), path.parent.name))
+    config = next((read_config(path) for path in own if path.is_file()), TrainConfig())
     for layer in known.layers:
         first = layer[0]
         config = (

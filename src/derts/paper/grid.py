@@ -14,22 +14,19 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from derts.config import HardwareConfig
-from derts.data import open_data
 from derts.errors import DertsError, InterruptedRunError
 from derts.files import LOCK, write_atomically
 from derts.hardware import choose_device, keep_freed_memory
 from derts.paper.runs import GridRun
 from derts.progress import Advance, clock_text, progress, unheard
 from derts.training.run import PASSED_ON, stop_requests, train_in
-from derts.training.step import place_table
-from derts.training.trainer import Tables
+from derts.training.step import placed_tables
 
 Ending = Literal["finished", "stopped", "failed"]
 TRIES = 4  # of a run whose node or process Ray has lost
@@ -51,7 +48,7 @@ def do_run(
         result = train_in(
             run.folder,
             config,
-            _placed_tables(config.data, device),
+            placed_tables(config.data, config.hardware),
             until=run.until,
             points=run.points,
             warmup=run.warmup,
@@ -72,13 +69,6 @@ def do_run(
     finally:
         if torch.cuda.is_initialized():
             gc.collect()  # a trainer refers to itself: give back now what it holds of the GPU
-
-
-@lru_cache(maxsize=2)
-def _placed_tables(data: str, device: str) -> Tables:
-    """Data on a device, where it stays from run to run."""
-    place = choose_device(HardwareConfig(device=device))
-    return {split: place_table(table, place) for split, table in open_data(data).items()}
 
 
 @dataclass

@@ -50,7 +50,7 @@ def train(
     """
     config = config.resolved()
     with joined(choose_device(config.hardware)) as group, ExitStack() as stack:
-        trainer = _checked_trainer(config, tables, group, quiet)
+        trainer = checked_trainer(config, tables, group, quiet)
         if out is None:
             return _to_the_end(Driver(trainer, listen=listen), quiet)
         folder = Path(out)
@@ -83,10 +83,7 @@ def resume(
     """
     run = Run.open(path)
     if tables is None:
-        if data is not None and not data_changed and not run.has_data(data):
-            wrong = f"{data} is not what {path} was trained on"
-            raise DertsError(f"{wrong}: name another, or go on knowingly with --data-changed")
-        tables = open_data(run.data(data, data_changed))
+        tables = open_data(data_of(run, data, data_changed))
     if updates is not None and updates < run.config.updates:
         fix = f"a run can be extended, not shortened: give more than {run.config.updates}"
         raise DertsError(f"--updates is {updates}: {fix}")
@@ -94,7 +91,7 @@ def resume(
     run = Run(run.path, config)
     with joined(choose_device(run.config.hardware)) as group, ExitStack() as stack:
         group.first(lambda: stack.enter_context(locked(run.path)))
-        trainer = _checked_trainer(run.config, tables, group, quiet)
+        trainer = checked_trainer(run.config, tables, group, quiet)
         state = _load_newest(trainer, run)
         if trainer.update == run.config.updates and (run.path / "result.json").exists():
             raise DertsError(
@@ -118,6 +115,14 @@ def resume(
         return _to_the_end(Driver(trainer, run, listen=listen), quiet)
 
 
+def data_of(run: Run, data: str | None = None, data_changed: bool = False) -> str:
+    """Where the data of a run is that goes on, named anew or not, if it is what it was."""
+    if data is not None and not data_changed and not run.has_data(data):
+        wrong = f"{data} is not what {run.path} was trained on"
+        raise DertsError(f"{wrong}: name another, or go on knowingly with --data-changed")
+    return run.data(data, data_changed)
+
+
 def train_in(
     folder: Path,
     config: TrainConfig,
@@ -135,7 +140,7 @@ def train_in(
     alone is kept. The folder is locked meanwhile.
     """
     with locked(folder):
-        trainer = _checked_trainer(config, tables)
+        trainer = checked_trainer(config, tables)
         run = Run(folder, trainer.config)
         known = (folder / "config.toml").is_file()
         if known and (state := _load_newest(trainer, run)):
@@ -166,7 +171,7 @@ def open_trainer(path: Path | str, tables: Tables | None = None, *, last: bool =
     return trainer
 
 
-def _checked_trainer(
+def checked_trainer(
     config: TrainConfig, tables: Tables | None, group: Group | None = None, quiet: bool = True
 ) -> Trainer:
     """A new Trainer; what the end of its run needs, and its memory, is looked at here."""

@@ -5,15 +5,19 @@ Plain or recorded as CUDA graphs, by one process or by several that share a meta
 
 import inspect
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import torch
 
 from derts.config import HardwareConfig, TrainConfig
+from derts.data import open_data
 from derts.data.streaming import StreamedTable
 from derts.data.table import ImageTable, Table
 from derts.distributed import Group
+from derts.hardware import choose_device
 from derts.kernels.fast_embedding import FastEmbedding
 from derts.learners.base import Learner, Outcome, Weigh
 from derts.models.batch_norm import set_total
@@ -53,6 +57,15 @@ def place_table(
     elif not limit or images.items.nbytes < limit:
         return images
     return StreamedTable.of(images, device)
+
+
+@lru_cache(maxsize=2)
+def placed_tables(data: str, hardware: HardwareConfig) -> Mapping[str, Table]:
+    """Data for several runs of one process: opened once, and on a GPU it stays there."""
+    device, tables = choose_device(hardware), open_data(data)
+    if device.type == "cpu":
+        return tables
+    return {split: place_table(table, device, hardware) for split, table in tables.items()}
 
 
 class AdamW(torch.optim.AdamW):

@@ -1,0 +1,85 @@
+"""Several seeds of one config in one process: run folders seed-N, data opened once."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from derts.config import TrainConfig
+from derts.errors import DertsError, InterruptedRunError
+from derts.training.checkpoint import checkpoint_files
+from derts.training.driver import Listen
+from derts.training.result import Result
+from derts.training.run import checked_trainer, data_of, resume, train
+from derts.training.run_folder import Run
+from derts.training.step import placed_tables
+
+
+def seed_folders(out: Path) -> list[Path]:
+    """The runs that `begin_seeds` left in a folder, by seed."""
+    found = [file.parent for file in out.glob("seed-*/config.toml")]
+    return sorted(
+        (one for one in found if one.name[5:].isdecimal()), key=lambda one: int(one.name[5:])
+    )
+
+
+def begin_seeds(
+    config: TrainConfig, seeds: Sequence[int], out: Path, overwrite: bool = False
+) -> list[Path]:
+    """Folders with configs, which `train_seeds` then trains; none where the runs could not be."""
+    twice = [seed for seed in seeds if seeds.count(seed) > 1]
+    if twice:
+        raise DertsError(f"--seeds names {twice[0]} twice: give each once")
+    if (out / "config.toml").exists():
+        raise DertsError(f"{out} is a run already: choose another --out")
+    configs = {out / f"seed-{seed}": replace(config, seed=seed).resolved() for seed in seeds}
+    for folder in configs:
+        Run.check_free(folder, overwrite)
+    checked_trainer(configs[out / f"seed-{seeds[0]}"], placed_tables(config.data, config.hardware))
+    for folder, one in configs.items():
+        Run.create(folder, one, overwrite)
+    return list(configs)
+
+
+def train_seeds(
+    folders: Sequence[Path],
+    *,
+    quiet: bool = False,
+    listen: Callable[[Path], Listen | None] = lambda folder: None,
+    data_changed: bool = False,
+    data: str | None = None,
+    updates: int | None = None,
+) -> list[Result]:
+    """Train one run after the other, each from where it is; finished ones give their result.
+
+    The options are those of `resume`. What ends one ends all; what is done is kept.
+    """
+    results = []
+    for folder in folders:
+        run = Run.open(folder)
+        result = run.result()
+        if result is None or result["updates"] < (updates or run.config.updates):
+            tables = placed_tables(data_of(run, data, data_changed), run.config.hardware)
+            hears = listen(folder)
+            try:
+                if checkpoint_files(folder / "checkpoints"):
+                    result = resume(
+                        folder,
+                        tables=tables,
+                        quiet=quiet,
+                        listen=hears,
+                        data_changed=data_changed,
+                        updates=updates,
+                    )
+                else:
+                    config = replace(run.config, updates=updates or run.config.updates)
+                    result = train(
+                        config, folder, tables=tables, overwrite=True, quiet=quiet, listen=hears
+                    )
+            except (DertsError, KeyboardInterrupt) as error:
+                stopped = isinstance(error, InterruptedRunError | KeyboardInterrupt)
+                kind = InterruptedRunError if stopped else DertsError
+                said = str(error).replace(f"--resume {folder}", f"--resume {folder.parent}")
+                said = said or f"interrupted: go on with derts train --resume {folder.parent}"
+                raise kind(f"seed {run.config.seed}: {said}") from None
+        results.append(result)
+    return results
