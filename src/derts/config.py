@@ -9,9 +9,7 @@ from typing import Any, Literal, NamedTuple
 from derts.errors import DertsError
 
 MANY = 10**9
-Precision = Literal["float32", "bfloat16"]
 BACKBONES = ("cnn4", "resnet12", "linear", "mlp", "none")
-"""Those that need no other package."""
 StrategyName = Literal[
     "random", "random-votes", "derts", "us", "ats", "gradmatch", "hardest", "easiest"
 ]
@@ -193,7 +191,7 @@ class HardwareConfig:
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps, …"""
-    precision: Precision = "float32"
+    precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the backbone; bfloat16 on an NVIDIA GPU uses hand-written kernels."""
     compile: bool = False
     """torch.compile a backbone for which there are no kernels: pays off after about a minute."""
@@ -272,9 +270,8 @@ class TrainConfig:
             and (model.weights != "" or model.fine_tune != "none"),
             "a frozen backbone embeds each image once, without augmentation: leave out --augment, "
             "or use --model.fine-tune last": model.frozen and self.augment.active,
-            "maml adapts all layers: use --model.fine-tune all or none with it": (
-                model.fine_tune == "last" and self.learner.name == "maml"
-            ),
+            "maml adapts all layers: use --model.fine-tune all or none": model.fine_tune == "last"
+            and self.learner.name == "maml",
         }
         for message in (message for message, wrong in refused.items() if wrong):
             raise DertsError(message)
@@ -287,11 +284,10 @@ class TrainConfig:
         )
 
     def _warmup(self) -> int:
-        if self.strategy.warmup >= 0:
-            return self.strategy.warmup
-        tasks = self.tasks
+        tasks, warmup = self.tasks, self.strategy.warmup
         many = {"swap": tasks.swap_rate >= 5.62, "tasks": tasks.noisy_fraction >= 0.5}
-        return KNOWN_GOOD[self.learner.name].paper_warmup * (1 + many.get(tasks.noise, False))
+        paper = KNOWN_GOOD[self.learner.name].paper_warmup * (1 + many.get(tasks.noise, False))
+        return paper if warmup < 0 else warmup
 
 
 def _numbers(config: Any, path: str = "") -> Iterator[tuple[str, float | None, float, float]]:
