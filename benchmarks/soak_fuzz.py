@@ -78,6 +78,7 @@ TRAIN = [
     "--evaluation.tasks", "4", "--evaluation.query", "1", "--meta-batch", "2", "--updates",
     "3", "--checkpoint-every", "2", "--validate-every", "2", "--log-every", "1", "--quiet",
 ]  # fmt: skip
+SHORT = "--updates 3 --meta-batch 2 --evaluation.tasks 4 --quiet"  # also with an empty config
 
 
 @dataclass(frozen=True)
@@ -360,7 +361,7 @@ NEEDED = ("run", "store", "support", "query")
 Changer = Callable[[Random, bytes], bytes]
 KINDS: dict[str, tuple[str, Changer, tuple[str, ...]]] = {
     "config": ("run/config.toml", change_toml, RUN_COMMANDS),
-    "given config": ("given.toml", change_toml, ("train --config given.toml --out new --quiet",)),
+    "given config": ("given.toml", change_toml, (f"train --config given.toml --out new {SHORT}",)),
     "events": ("run/events.jsonl", change_lines, RUN_COMMANDS),
     "result": ("run/result.json", change_json, RUN_COMMANDS),
     "run's data": ("run/data.json", change_json, RUN_COMMANDS),

@@ -123,6 +123,8 @@ def test_options_win_over_config_files_and_those_over_presets(
         (["train", "--preset", "fast"], "no preset 'fast'"),
         (["train", "--preset"], "--preset names none"),
         (["train", "--config", "none.toml"], "no config file"),
+        (["train", "--config"], "--config names none: give a path"),
+        (["train", "--resume"], "--resume names none: give a path"),
         (["train", "--data", "nowhere"], "nowhere"),
         (["train", "--data", "."], "holds no data set that is known"),
         (["train", "--hardware.device", "quantum"], "quantum"),

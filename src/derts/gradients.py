@@ -180,11 +180,7 @@ def _check(learner: Learner[Any], pool: TaskPool, names: Sequence[str]) -> None:
                 f"{type(learner).__name__} has no features apart from the task, so the estimate "
                 f"{name!r} does not exist; choose from {', '.join(usable)}"
             )
-    if pool.way != learner.way:
-        raise DertsError(
-            f"the pool's tasks have {pool.way} classes but the learner is for {learner.way}: draw "
-            f"tasks with way={learner.way}, or build a learner with way={pool.way}"
-        )
+    learner.check_way(pool)
     if len(pool) == 0:
         raise DertsError("the pool has no tasks to estimate; draw at least one")
 

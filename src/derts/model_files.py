@@ -82,7 +82,7 @@ def _load_file(path: Path) -> FewShotModel:
         check_finite(weights, "model")
         card = parse_json(about["card"])
         config = with_values(TrainConfig(), card["config"], str(path))
-    except (SafetensorError, KeyError, ValueError, OSError, RecursionError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError, RecursionError) as error:
         raise DertsError(
             f"{path} is no model, or is damaged ({error}): give a run folder, or a file that derts "
             "export wrote"

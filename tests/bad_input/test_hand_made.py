@@ -302,6 +302,9 @@ def test_nested_files_elsewhere_are_refused(store: Path, tmp_path: Path) -> None
     save_file(tensors, tmp_path / "model", {"derts": "derts-model-1", "card": deep})
     with pytest.raises(DertsError, match="nested too deeply"):
         load_model(tmp_path / "model")
+    save_file(tensors, tmp_path / "model", {"derts": "derts-model-1", "card": "-1"})
+    with pytest.raises(DertsError, match="is no model"):
+        load_model(tmp_path / "model")
     save_file(tensors, tmp_path / "pool", {"way": "2", "recipe": deep})
     with pytest.raises(DertsError, match="nested too deeply"):
         TaskPool.load(tmp_path / "pool")

@@ -166,3 +166,15 @@ run(["select", "--help"])
 
 def test_printable_is_one_line() -> None:
     assert printable("a\u2028b\x85\udcff") == "a\\u2028b\\x85\\udcff"
+
+
+def test_what_is_said_of_rows_is_not_obeyed(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["a", "a", "a", "b", "b", "b", "\x1b[2Jalone"]
+    rows = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
+    np.savez("rows.npz", features=rows, labels=names)
+    assert run(["inspect", "--features", "rows.npz", "--out", "seen", "--quiet"]) == 0
+    shown = capsys.readouterr()
+    assert "with one image cannot be judged: \\x1b[2Jalone" in shown.out
+    assert (shown.out + shown.err).replace("\n", "").isprintable()

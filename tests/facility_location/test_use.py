@@ -93,6 +93,7 @@ def test_rows_that_are_not_finite_are_named(bad: float) -> None:
         (points(), {"k": 2.5}, r"k is 2\.5; give a whole number"),
         (points(), {"k": "2"}, "k is '2'"),
         (points(), {"k": 5, "engine": "magic"}, "greedy, lazy, stochastic"),
+        (points(), {"k": 5, "device": "quantum"}, "device quantum cannot be used .*: leave it out"),
         (points(), {"k": 5, "epsilon": 0.0}, "epsilon"),
         (points(), {"k": 5, "memory_limit_gib": -1.0}, "memory_limit_gib"),
     ],
@@ -100,6 +101,13 @@ def test_rows_that_are_not_finite_are_named(bad: float) -> None:
 def test_refusals(gradients: Any, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(DertsError, match=message):
         select(gradients, **arguments)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_may_be_named_and_one_that_is_not_there_is_refused() -> None:
+    assert select(points(), 5, device="cpu").indices.equal(select(points(), 5).indices)
+    with pytest.raises(DertsError, match=r"device cuda cannot be used here .*: leave it out"):
+        select(points(), 5, device="cuda")
 
 
 def test_a_selection_is_shown_in_a_line_and_k_may_be_of_numpy() -> None:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from derts.config import LearnerConfig, ModelConfig
 from derts.data.table import ImageTable
+from derts.errors import DertsError
 from derts.learners import ANIL, MAML, AnyLearner, ProtoNet, build_learner
 from derts.learners.base import query_losses
 from derts.learners.embedding import evaluation_mode, task_features
@@ -138,6 +139,13 @@ def test_loss_and_outer_gradient_equal_a_plain_loop(
     torch.testing.assert_close(outcome.losses, losses.detach(), rtol=1e-9, atol=1e-10)
     for gradient, reference in zip(ours, expected, strict=True):
         torch.testing.assert_close(gradient, reference, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["anil", "maml", "protonet"])
+def test_tasks_of_another_way_are_refused(name: str) -> None:
+    other = TaskPool.sample(images(), tasks=2, way=WAY - 1, shot=1, query=1, seed=0)
+    with pytest.raises(DertsError, match=r"have 2 classes but the learner is for 3: .*way=2"):
+        learner(name).outer_loss(images(), other)
 
 
 def test_second_order_differs_from_first_order() -> None:

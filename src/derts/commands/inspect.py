@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from derts.commands.parse import DataOptions, parse, print_rows, print_table, unset
-from derts.errors import DertsError
+from derts.errors import DertsError, printable
 
 if TYPE_CHECKING:
     from derts.commands.clean import CleanOptions
@@ -88,7 +88,7 @@ def inspect(arguments: Sequence[str]) -> None:
     if options.score:
         print(score_judged(judged, data).line)
     if trust.note:
-        print(trust.note)
+        print(printable(trust.note))
     if trust.share_wrong < OVERFIT:
         print(
             "hardly a label looks wrong: they are right, or the model has overfitted them; look at "
@@ -138,7 +138,7 @@ def _judge_features(
     if not source.is_dir():
         matrix = read_matrix(source, options.labels)
         for note in matrix.check(silent if options.quiet else progress):
-            print(note)
+            print(printable(note))
         names = [matrix.name(row) for row in range(len(matrix))]
         if len(set(matrix.labels or ())) < 2:
             raise DertsError(f"{source} has one class: give rows of two classes or more")

@@ -101,7 +101,7 @@ def _reason(box: str) -> str:
         if "full helptext" in line or line.startswith("Argument helptext"):
             break
         useful.append(line)
-    return " ".join(useful[:3]) or "these options are not understood"
+    return " ".join(useful[:3]).removesuffix(" Got errors:") or "these options are not understood"
 
 
 def print_rows(rows: Sequence[tuple[str, str]]) -> None:

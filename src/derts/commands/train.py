@@ -195,12 +195,16 @@ def default_name(config: TrainConfig, with_seed: bool = True) -> str:
 
 def _defaults(arguments: Sequence[str]) -> TrainOptions:
     """What presets and a config file say: the defaults of all other options."""
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     layers: dict[str, Any] = {"dest": "layers", "action": "append", "default": []}
     early.add_argument("--preset", nargs="*", **layers)
     early.add_argument("--config", nargs=1, type=Path, **layers)
     early.add_argument("--resume", type=Path)
-    known, _ = early.parse_known_args([word for word in arguments if word not in ("-h", "--help")])
+    words = [word for word in arguments if word not in ("-h", "--help")]
+    try:
+        known, _ = early.parse_known_args(words)
+    except argparse.ArgumentError as error:
+        raise DertsError(f"{error.argument_name} names none: give a path after it") from None
     if [] in known.layers:
         raise DertsError(f"--preset names none: choose from {', '.join(PRESETS)}")
     own = [known.resume / "config.toml"] if known.resume else []

@@ -108,6 +108,8 @@ def _list_classes(folder: Path, listing: Listing) -> dict[str, list[tuple[str, i
     for _ in range(1, listing.class_level):
         above += classes
         classes = [inner for one in classes for inner in _folders(one)]
+    if not any(list_images(one, folder) or count_unread(one) for one in classes):
+        _no_such_level(folder, listing.class_level)
     listing.loose.extend(name for one in above for name in _images_in(one))
     listed = {one.relative_to(folder).as_posix(): list_images(one, folder) for one in classes}
     for name, files in listed.items():
@@ -132,6 +134,16 @@ def _check_level(classes: Sequence[Path]) -> None:
                 f"the classes, with --class-level 1 for {one.name!r} or --class-level 2 for "
                 f"{f'{one.name}/{inner[0]}'!r}"
             )
+
+
+def _no_such_level(folder: Path, level: int) -> None:
+    """Refuse a level at which no folder holds images, and say which levels there are."""
+    names = [Path(name) for name, _ in list_images(folder, folder)]
+    deepest = max(names, key=lambda name: len(name.parts), default=Path())
+    if most := len(deepest.parent.parts):
+        fix = f"give --class-level {' or '.join(map(str, range(1, most + 1)))}"
+        example = f"the deepest holds {deepest.as_posix()}"
+        raise DertsError(f"{folder} has no folder of images at level {level}: {example}; {fix}")
 
 
 def _images_in(folder: Path) -> list[str]:

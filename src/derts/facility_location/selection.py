@@ -131,14 +131,16 @@ def select(
     epsilon: float = 0.01,
     seed: int = 0,
     memory_limit_gib: float = 2.0,
+    device: str | torch.device | None = None,
 ) -> Selection:
     """Selects ``k`` of the N rows of ``gradients`` [N, d].
 
     ``greedy`` and ``lazy`` give the same exact greedy answer, ties to the lowest index; greedy is
     the faster. ``stochastic`` looks at ⌈(N/K)·ln(1/epsilon)⌉ rows drawn with ``seed`` for each
     pick. The N × N distances are kept in memory up to ``memory_limit_gib`` and recomputed by
-    blocks above it, with the same answer. Gradients on an NVIDIA GPU stay there for ``greedy`` up
-    to 16,384 rows, or 131,072 of at most 32 dimensions; all else is done on the CPU.
+    blocks above it, with the same answer. Gradients on an NVIDIA GPU, or sent there by ``device``,
+    stay there for ``greedy`` up to 16,384 rows, or 131,072 of at most 32 dimensions; all else is
+    done on the CPU.
 
     >>> select(np.array([[0.0, 0.0], [0.0, 0.1], [9.0, 9.0]]), k=2).indices
     tensor([1, 2])
@@ -161,6 +163,11 @@ def select(
     ):
         if not sound:
             raise DertsError(message)
+    try:
+        points = points.to(device or points.device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        reason = str(error).splitlines()[0]
+        raise DertsError(f"device {device} cannot be used here ({reason}): leave it out") from None
     found = greedy_on_gpu(points, k, memory_limit_gib) if engine == "greedy" else None
     if found is None:
         distances = Distances(points.cpu(), memory_limit_gib)

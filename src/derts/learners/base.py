@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from derts.data.table import Table
+from derts.errors import DertsError
 from derts.hardware import send
 from derts.models.batch_norm import set_groups
 from derts.models.embedding import Embedding
@@ -76,8 +77,17 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
     def logits(self, adapted: Adapted, features: Tensor) -> Tensor:
         """Query features [T, Q, dim] -> logits [T, Q, way]."""
 
+    def check_way(self, pool: TaskPool) -> None:
+        """Refuse tasks of another number of classes."""
+        if pool.way != self.way:
+            raise DertsError(
+                f"the pool's tasks have {pool.way} classes but the learner is for {self.way}: draw "
+                f"tasks with way={self.way}, or build a learner with way={pool.way}"
+            )
+
     def forward_tasks(self, images: Table, pool: TaskPool) -> tuple[Tensor, Tensor, Tensor]:
         """Query losses [T] with graph, the same detached and unsmoothed, and accuracies [T]."""
+        self.check_way(pool)
         indices = torch.cat((pool.support, pool.query), 1)
         as_they_are = self.training and pool.augmentation is None
         products = self.embedding.products_of(images, indices) if as_they_are else None
