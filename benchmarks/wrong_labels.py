@@ -1,6 +1,9 @@
 """Wrong labels in the data set itself: what they cost, what is won back, how well they are found.
 
     python benchmarks/wrong_labels.py --data mini --preset gpu --out results/wrong-labels-h200.json
+    python benchmarks/wrong_labels.py --data mini32 --per-class 60 --learners protonet \\
+        --config benchmarks/wrong_labels_photos.toml --noise symmetric:0.4 pair:0.2 --updates 800 \\
+        --variants clean random derts pretrained oracle --out results/wrong-labels-photos-cpu.json
     python benchmarks/wrong_labels.py --quick --out out.json    # glyphs, about a minute on a CPU
 
 Every learner, noise and seed is trained as these variants, all with the same seed:
@@ -107,7 +110,7 @@ class Experiment:
 
     def save(self) -> None:
         about = {"code": code_version(), "machine": machine(self.device)}
-        about |= {"data": self.options.data, "per_class": self.options.per_class}
+        about |= {"data": Path(self.options.data).name, "per_class": self.options.per_class}
         content = {**about, "rows": self.rows, "detection": self.detection}
         write_atomically(self.out, (json.dumps(content, indent=1) + "\n").encode())
 
