@@ -1,17 +1,21 @@
 """One update, ours and the usual loop over tasks, in one process: milliseconds and ratios.
 
     python benchmarks/update.py --out results/update-h200.json   # a GPU, full size
+    python benchmarks/update.py --cpu --out results/update-cpu.json   # CNN4-32, 8 tasks, 2 threads
     python benchmarks/update.py --quick                          # tiny: shows that it runs
 
 5-way 5-shot, 15 query images per class; random pixels, for time does not depend on what they show.
 `loop` is benchmarks/task_loop.py in float32 (and tf32 off), `loop, bfloat16` the same by autocast
 and channels-last. `plain` is our trainer without its hand-written kernels and without
-torch.compile.
+torch.compile. With --cpu the ways take turns, and `floor` is forward and backward of torch's own
+convolutions, BatchNorm, ReLU and pooling on as many images in one batch.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import os
 import statistics
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -22,6 +26,7 @@ from unittest import mock
 import torch
 from task_loop import TaskLoop
 from timing import save_results, seconds
+from torch import nn
 
 from derts.config import ModelConfig, TrainConfig
 from derts.config_file import with_values
@@ -32,6 +37,7 @@ from derts.tasks import TaskPool
 from derts.training import Trainer
 
 WAYS = ("loop", "loop, bfloat16", "plain", "ours")
+CPU_LEARNERS = ("anil", "protonet")
 
 
 def images_of(size: int, quick: bool) -> ImageTable:
@@ -46,8 +52,8 @@ def our_update(case: dict[str, Any], images: ImageTable, quick: bool) -> Callabl
     """An update by the trainer, as `derts train --preset gpu` makes it."""
     plain = case["way"] == "plain"
     hardware = {
-        "precision": "float32" if quick else "bfloat16",
-        "compile": not (quick or plain),
+        "precision": "float32" if quick or case.get("cpu") else "bfloat16",
+        "compile": not (quick or plain or case.get("cpu")),
     }
     values = {
         "learner": {"name": case["learner"]},
@@ -82,6 +88,49 @@ def loop_update(case: dict[str, Any], images: ImageTable, quick: bool) -> Callab
     return update
 
 
+def floor_update(case: dict[str, Any], images: ImageTable, quick: bool) -> Callable[[], object]:
+    """torch's own modules on as many images as an update has; nothing is drawn or adapted."""
+    blocks: list[nn.Module] = []
+    for channels in (3, *[case["width"]] * 3):
+        conv = nn.Conv2d(channels, case["width"], 3, padding=1, bias=False)
+        blocks += [conv, nn.BatchNorm2d(case["width"]), nn.ReLU(), nn.MaxPool2d(2)]
+    layout = torch.channels_last
+    network = nn.Sequential(*blocks).to(memory_format=layout)  # type: ignore[call-overload]
+    count = case["tasks"] * 5 * (5 + (1 if quick else 15))
+    x = torch.randn(count, 3, case["size"], case["size"]).contiguous(memory_format=layout)
+
+    def update() -> None:
+        network.zero_grad()
+        network(x).square().mean().backward()
+
+    return update
+
+
+def on_cpu(options: argparse.Namespace) -> None:
+    """CNN4-32, 8 tasks: the usual loop, ours and the floor, in turns."""
+    torch.set_num_threads(1 if options.quick else 2)
+    makes = {"loop": loop_update, "ours": our_update, "floor": floor_update}
+    found = []
+    for size, learner in itertools.product((16,) if options.quick else (28, 64, 84), CPU_LEARNERS):
+        case = {"learner": learner, "backbone": "cnn4", "size": size, "cpu": True}
+        case |= {"width": 4, "tasks": 2} if options.quick else {"width": 32, "tasks": 8}
+        images = images_of(size, options.quick)
+        updates = {
+            way: make({**case, "way": way}, images, options.quick) for way, make in makes.items()
+        }
+        times: dict[str, list[float]] = {way: [] for way in makes}
+        load = os.getloadavg()[0]
+        for _, (way, update) in itertools.product(range(options.repeats), updates.items()):
+            times[way] += [1000 * value for value in seconds(update, 1, 1 if options.quick else 2)]
+        middle = {way: statistics.median(each) for way, each in times.items()}
+        for way, each in times.items():
+            row = {**case, "way": way, "ms": middle[way], "all_ms": each, "load": load}
+            found.append(row | {"times_ours": middle[way] / middle["ours"]})
+            ratio = f"{middle[way] / middle['ours']:.2f} × ours"
+            print(f"{learner} {size}: {way} {middle[way]:.1f} ms, {ratio}", flush=True)
+        save_results(options.out, found)
+
+
 def main() -> None:
     """Measure every learner, backbone and way."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -91,8 +140,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--cpu", action="store_true", help="the ways of a CPU, in turns")
     options = parser.parse_args()
     keep_freed_memory()
+    if options.cpu:
+        on_cpu(options)
+        return
     size = 16 if options.quick else 84
     images, found = images_of(size, options.quick), []
     for backbone in options.backbones:

@@ -109,6 +109,14 @@ def test_a_start_is_taken_apart_and_waits_for_no_compiler(tmp_path: Path) -> Non
     assert found["loaded torch.compile"] is False
 
 
+def test_an_update_on_a_cpu_is_measured_beside_its_floor(tmp_path: Path) -> None:
+    words = ["--cpu", "--quick", "--repeats", "1", "--out", str(tmp_path / "out.json")]
+    program("update.py", *words)
+    rows = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert [row["way"] for row in rows] == ["loop", "ours", "floor"] * 2
+    assert all(row["ms"] > 0 for row in rows)
+
+
 def test_two_runs_side_by_side_are_measured(tmp_path: Path) -> None:
     words = ["--turns", "1", "--updates", "1", "--spins", "1000"]
     program("side_by_side.py", *words, "--out", str(tmp_path / "o.json"))
