@@ -49,6 +49,9 @@ def test_another_store_is_refused_unless_it_is_meant(
     assert "--data-changed" in line
     if name != "inspect":  # as clean, but it takes seconds to draw
         assert run([*COMMANDS[name], "--data-changed"]) == 0
+    if name == "evaluate":
+        [written] = Path("run").glob("evaluation-*.json")
+        assert "is not what the run was trained on" in written.read_text(encoding="utf-8")
     if name in ("report", "resume"):
         assert run(["report", "run", "--data-changed"]) == 0
         page = Path("report.html").read_text(encoding="utf-8")

@@ -158,7 +158,7 @@ def evaluate(arguments: Sequence[str]) -> None:
     from derts.data import open_data
     from derts.training.result import make_result
     from derts.training.run import open_trainer
-    from derts.training.run_folder import Run
+    from derts.training.run_folder import CHANGED, Run
 
     run = Run.open(options.run)
     tables = open_data(run.data(options.data, options.data_changed))
@@ -173,6 +173,8 @@ def evaluate(arguments: Sequence[str]) -> None:
     except DertsError as error:  # by the names that the options have here
         raise DertsError(re.sub(r"--(?:tasks|evaluation)\.(?!way)", "--", str(error))) from None
     result = make_result(trainer, evaluation, run.events())
+    if options.data_changed and options.data is None and run.data_changed():
+        result["notes"].append(CHANGED)
     path = run.write_result(result, f"evaluation-{options.split}-{shot}shot.json")
     print_rows(
         [

@@ -18,6 +18,7 @@ from derts.report.pool_map import RANDOM, PoolView, pool_views
 from derts.report.read import RunGroup, comparison_of, group_runs, read_runs, settings_table
 from derts.report.tables import Rows, html_page, html_table
 from derts.training.result import parts as parts_of_rounds
+from derts.training.run_folder import CHANGED
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 KEPT = (
@@ -34,7 +35,6 @@ CHOSEN = {
     "uniform": "Tasks were drawn at random from the pool",
     "balanced": "",  # told by the part balance
 }
-CHANGED = "The data was prepared anew since: it is not what the run was trained on."
 
 
 @dataclass(frozen=True)

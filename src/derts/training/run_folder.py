@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 KEEP_ROUNDS = 3
 BACKBONE = "backbone.safetensors"
+CHANGED = "The data was prepared anew since: it is not what the run was trained on."
 Event = dict[str, Any]
 NOISE = {"pool", "dropped", "kept"}
 READ: dict[str, tuple[tuple[str, ...], str | None]] = {
