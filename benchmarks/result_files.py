@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from derts.statistics import over_seeds, paired_difference
+from derts.statistics import over_seeds
 
 RESULTS = Path(__file__).parent.parent / "results"
 NOT_RUN = "not run"
@@ -55,11 +55,13 @@ class Scores:
 
     def minus(self, other: Scores) -> str:
         """The paired difference, over the seeds that both have."""
+        gains = self.gains(other)
+        return over_seeds(gains).shown("+") if gains else ""
+
+    def gains(self, other: Scores) -> list[float]:
+        """The differences, by seed."""
         both = sorted(self.by_seed.keys() & other.by_seed.keys())
-        if not both:
-            return ""
-        pairs = [[one.by_seed[seed] for seed in both] for one in (self, other)]
-        return paired_difference(*pairs).shown("+")
+        return [self.by_seed[seed] - other.by_seed[seed] for seed in both]
 
 
 def compared(name: str) -> dict[tuple[str, str], Scores]:
