@@ -4,6 +4,8 @@
     python benchmarks/wrong_labels.py --data mini32 --per-class 60 --learners protonet \\
         --config benchmarks/wrong_labels_photos.toml --noise symmetric:0.4 pair:0.2 --updates 800 \\
         --variants clean random derts pretrained oracle --out results/wrong-labels-photos-cpu.json
+    python benchmarks/wrong_labels.py --data mini-features --learners protonet --updates 1 \\
+        --config benchmarks/wrong_labels_features.toml --variants cleaned cleanlab --out found.json
     python benchmarks/wrong_labels.py --quick --out out.json    # glyphs, about a minute on a CPU
 
 Every learner, noise and seed is trained as these variants, all with the same seed:
