@@ -123,6 +123,8 @@ class LearnerConfig:
     """protonet: squared distances are divided by this."""
     first_order: bool = False
     """anil, maml: ignore second derivatives."""
+    head: Literal["zeros", "random"] = "zeros"
+    """anil: how the head starts; at zero, estimates before adaptation tell nothing at first."""
     smoothing: float | None = within(None, 0, 0.99)
     """Label smoothing of the outer loss (default: what is known to work for the learner)."""
 

@@ -29,6 +29,7 @@ PAPER = {
 """The paper's rule to the letter, but for the drop of its noisy setting."""
 WHOLE_PAPER = {**PAPER, "warmup": -1, "pool": 3200, "ratio": 0.3}
 """And its sizes: whatever was set under `strategy` before, this is the paper's."""
+PAPER_LEARNER = {"smoothing": 0.0, "head": "random"}
 
 PRESETS: dict[str, Values] = {
     "gpu": {"hardware": {"precision": "bfloat16", "compile": True}},
@@ -43,8 +44,8 @@ PRESETS: dict[str, Values] = {
     "augment": {"augment": {"horizontal_flip": True, "translation": 8}},
     "rotated": {"tasks": {"rotated": True}},
     "derts": {"strategy": {"name": "derts"}},
-    "paper": {"strategy": WHOLE_PAPER, "learner": {"smoothing": 0.0}},
-    "paper-noisy": {"strategy": {**WHOLE_PAPER, "drop": "paper"}, "learner": {"smoothing": 0.0}},
+    "paper": {"strategy": WHOLE_PAPER, "learner": PAPER_LEARNER},
+    "paper-noisy": {"strategy": {**WHOLE_PAPER, "drop": "paper"}, "learner": PAPER_LEARNER},
     "demo": {
         "data": "glyphs",
         "tasks": {"query": 5, "noise": "tasks", "noisy_fraction": 0.6},

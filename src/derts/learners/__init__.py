@@ -55,7 +55,7 @@ def build_learner(
         assert learner.feature_scale is not None
         inner = learner.inner_steps, learner.inner_lr, learner.feature_scale, learner.first_order
         if learner.name == "anil":
-            return ANIL(backbone, way, *inner, smoothing, per_task)
+            return ANIL(backbone, way, *inner, smoothing, per_task, learner.head)
         return MAML(backbone, way, *inner, smoothing)
 
 

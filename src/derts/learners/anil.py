@@ -1,5 +1,7 @@
 """ANIL (Raghu et al., 2020): MAML whose inner loop adapts the last layer only."""
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -26,6 +28,7 @@ class ANIL(ProductLearner[Head]):
         first_order: bool = False,
         smoothing: float = 0.0,
         per_task_statistics: bool = False,
+        head: Literal["zeros", "random"] = "zeros",
     ) -> None:
         super().__init__(backbone, way, smoothing, per_task_statistics)
         self.inner_steps, self.inner_lr = inner_steps, inner_lr
@@ -34,6 +37,9 @@ class ANIL(ProductLearner[Head]):
         # zeros: before it has seen a support set the head prefers no class
         self.head_weight = nn.Parameter(torch.zeros(way, dim))
         self.head_bias = nn.Parameter(torch.zeros(way))
+        if head == "random":  # as torch starts a linear layer
+            for part in (self.head_weight, self.head_bias):
+                nn.init.uniform_(part, -(dim**-0.5), dim**-0.5)
 
     def adapt(self, features: Tensor, labels: Tensor) -> Head:
         """[T, S, dim], [T, S] -> weight [T, way, dim] and bias [T, way] per task."""
