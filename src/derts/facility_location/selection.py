@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from operator import index
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -147,10 +148,11 @@ def select(
     """
     points = _checked_points(gradients)
     engines = get_args(Engine)
-    try:
-        k = index(k)
-    except TypeError:
-        raise DertsError(f"k is {k!r}; give a whole number of rows, as int(k)") from None
+    k, seed = _whole("k", k), _whole("seed", seed)
+    numbers: dict[str, Any] = {"epsilon": epsilon, "memory_limit_gib": memory_limit_gib}
+    for name, value in numbers.items():
+        if not isinstance(value, Real):
+            raise DertsError(f"{name} is {value!r}; give a number")
     for sound, message in (
         (engine in engines, f"engine is {engine!r}; choose one of {', '.join(engines)}"),
         (
@@ -164,9 +166,11 @@ def select(
         if not sound:
             raise DertsError(message)
     try:
-        points = points.to(device or points.device)
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-        reason = str(error).splitlines()[0]
+        points = points if device is None else points.to(torch.device(device))
+        if points.is_meta:
+            raise TypeError("it holds no numbers")
+    except (RuntimeError, AssertionError, TypeError) as error:  # torch without CUDA asserts
+        reason = str(error).partition("\n")[0][:80]
         raise DertsError(f"device {device} cannot be used here ({reason}): leave it out") from None
     found = greedy_on_gpu(points, k, memory_limit_gib) if engine == "greedy" else None
     if found is None:
@@ -231,6 +235,13 @@ def assign(distances: Distances, picks: Integers, nearest: Floats) -> Integers:
     return assignment
 
 
+def _whole(name: str, value: Any) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        raise DertsError(f"{name} is {value!r}; give a whole number, as int({name})") from None
+
+
 def _checked_points(gradients: Any) -> Tensor:
     """Finite float32 or float64 [N, d], where the gradients are."""
     if not isinstance(gradients, np.ndarray | Tensor):
@@ -243,6 +254,8 @@ def _checked_points(gradients: Any) -> Tensor:
         # A copy: the array may be read-only or have strides that torch does not know.
         wide = np.array(gradients, dtype=np.float32 if single else np.float64, order="C")
         points = torch.from_numpy(wide)
+    elif gradients.is_meta:
+        raise DertsError("gradients are on the meta device, without numbers; make them on the CPU")
     elif gradients.layout != torch.strided:
         raise DertsError("gradients are a sparse tensor; give gradients.to_dense()")
     else:
