@@ -156,11 +156,11 @@ class StrategyConfig:
     votes: bool = True
     """derts: relabel each image as most tasks of the pool have it. Helps where tasks are labelled
     anew; labels that are wrong in the data set itself are the same in every task."""
-    judge: str = "halves"
+    judge: str = "learner"
     """derts: who finds wrong labels of the data set, which are then left out or corrected.
-    halves: the learner itself, each half of the images by the other; where many look wrong it
-    starts again. efficientnet-lite0: pretrained features, which saw none of these labels, before
-    the first update. features: the data itself, likewise. none (docs/wrong-labels.md)."""
+    learner: the learner itself, at four looks while it trains. efficientnet-lite0: pretrained
+    features, which saw none of these labels, before the first update. features: the data itself,
+    likewise. none (docs/wrong-labels.md)."""
     drop: Literal["automatic", "paper", "none"] = "automatic"
     """derts: before selecting, drop tasks whose query loss is like that of random labels; or, as in
     the paper, after selecting, those whose gradient is longer than 1.25 × the mean; or none."""

@@ -19,7 +19,8 @@ from derts.models.batch_norm import set_context
 from derts.progress import Advance
 from derts.tasks.randomness import generator
 
-AT_ONCE = 256  # images in a forward pass
+AT_ONCE = 256  # images in a forward pass …
+ON_GPU = 2048  # … of a GPU
 ON_DEVICE = 4 * 2**30  # bytes of features that are judged where the learner is
 
 
@@ -104,7 +105,7 @@ def judge_items(
         of_class = torch.tensor([numbers[name] for name in table.class_names], dtype=torch.long)
         labels.append(of_class[table.labels])
         found += item_paths(table, split, data)
-        features.append(item_features(learner, table, advance) if learner else table.items)
+        features.append(item_features(learner, table, advance).cpu() if learner else table.items)
     rows = torch.cat(features)
     device = learner.device if learner else rows.device
     trust = judge(rows, torch.cat(labels), names, device)
@@ -141,13 +142,17 @@ def item_features(
     advance: Advance = lambda count=1, note=None: None,
     indices: Tensor | None = None,
 ) -> Tensor:
-    """Features float32 [n, dim] of the items of a table, or of those at indices, on the CPU."""
+    """Features float32 [n, dim] of the items of a table, or of those at indices.
+
+    On the learner's device where they take at most ON_DEVICE bytes, else on the CPU.
+    """
     indices = torch.arange(len(images)) if indices is None else indices
     # in random order: MAML normalises a batch by itself, and a batch of one class would lose it
     order = torch.randperm(len(indices), generator=generator((0, "inspection")))
-    found: list[Tensor] = []
+    on_gpu = learner.device.type == "cuda" and learner.embeds
+    found = torch.zeros(0)
     with evaluation_mode(learner):
-        for part in order.split(AT_ONCE):
+        for part in order.split(ON_GPU if on_gpu else AT_ONCE):
             pixels = images.gather(indices[part]).to(learner.device)
             if learner.embeds:
                 features = learner.features(pixels[None])[0]
@@ -155,6 +160,10 @@ def item_features(
                 set_context(learner.backbone, len(part))
                 items = learner.features(pixels[None])[0]
                 features = learner.embedding.run(learner.backbone, items, learner.dtype)
-            found.append(features.float().cpu())
+            if not len(found):
+                size = len(order), features.shape[1]
+                fits = 4 * size[0] * size[1] <= ON_DEVICE
+                found = torch.empty(size, device=learner.device if fits else "cpu")
+            found[part.to(found.device)] = features.to(found)
             advance(len(part))
-    return torch.cat(found)[order.argsort()]
+    return found

@@ -93,7 +93,7 @@ class Driver:
     @property
     def _warmup_end(self) -> int:
         config = self.trainer.config
-        if self.warmup is None or self.trainer.stages is not None:  # which trains on half
+        if self.warmup is None or self.trainer.looks is not None:  # which trains on other labels
             return 0
         return min(config.strategy.warmup, config.updates)
 

@@ -166,11 +166,6 @@ class Updater:
         self.guard.step(values.isfinite().all())
         return values
 
-    def start_again(self) -> None:
-        """Forget what the optimiser has gathered, after the learner was given new weights."""
-        self._captured = None
-        self.optimiser.state.clear()
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from an optimiser's state, after the learner has been given its own."""
         self._captured = None  # it knows the old optimiser's memory

@@ -24,7 +24,7 @@ from derts.tasks.pool import TaskPool
 from derts.training.bad_numbers import IN_A_ROW, Window, usable_losses
 from derts.training.checkpoint import weights_of
 from derts.training.drawing import TaskDrawer, evaluation_tasks, training_images
-from derts.training.label_stages import LabelStages, label_obstacle
+from derts.training.label_looks import LabelLooks, label_obstacle
 from derts.training.result import acting
 from derts.training.step import Updater, place_learner, place_table
 
@@ -93,12 +93,11 @@ class Trainer:
             validation_images=self._place("val") if by_validation else tables.get("val"),
             draw_validation=self.drawer.draw_validation,
         )  # fmt: skip
-        self.stages: LabelStages | None = None
+        self.looks: LabelLooks | None = None
         self._obstacle = ""
         if config.strategy.name == "derts" and config.strategy.judge != "none":
-            self._obstacle = label_obstacle(config, self.drawer)
-            self.stages = None if self._obstacle else LabelStages(self)
-        self._first = weights_of(self.learner) if self.stages else {}
+            self._obstacle = label_obstacle(config)
+            self.looks = None if self._obstacle else LabelLooks(self)
         self.strategy.check(self.context)
 
     @property
@@ -120,9 +119,7 @@ class Trainer:
 
     def learning_rate(self) -> float:
         """The learning rate of the next update: it falls to zero by a cosine."""
-        began = self.stages.began if self.stages else 0
-        share = (self.update - began) / (self.config.updates - began)
-        falls = 0.5 * (1 + math.cos(math.pi * share))
+        falls = 0.5 * (1 + math.cos(math.pi * self.update / self.config.updates))
         return (self.config.optimiser.lr or 0.0) * falls
 
     def train(
@@ -140,14 +137,14 @@ class Trainer:
         if self._obstacle and not self.update:
             text = f"labels of the data set are not judged: {self._obstacle}"
             self.log({"event": "note", "update": 0, "text": text})
-        if self.stages is not None and not self.update:
-            self.stages.before(self._progress)
+        if self.looks is not None:
+            self.looks.look(self.update, self._progress)
         if not self.window.values:
             self.window.begin(self.clock.seconds)
         while self.update < until and not self._must_stop(stopping):
             self.window.values.append(self.step())
-            if self.stages is not None:
-                self.stages.after(self.update)
+            if self.looks is not None:
+                self.looks.look(self.update, self._progress)
             at_event = self.update % self.config.log_every == 0 or self.update == until
             if at_event or self.update % IN_A_ROW == 0:
                 self.clock.settle("update")  # or looking would wait for the GPU, uncounted
@@ -172,12 +169,6 @@ class Trainer:
         self.update += 1
         self.tasks_trained += len(batch.pool)
         return values
-
-    def start_again(self) -> None:
-        """Give the learner and the optimiser their first state."""
-        self.learner.load_state_dict(self._first)
-        self.updater.start_again()
-        self.best = None
 
     def restart_strategy(self) -> None:
         """Forget the tasks that the strategy has chosen: they have other labels now."""
@@ -236,7 +227,7 @@ class Trainer:
             "strategy": self.strategy.state_dict(),
             "seconds": dict(self.clock.seconds),
             "best": self.best,
-            "stages": self.stages.state_dict() if self.stages else None,
+            "looks": self.looks.state_dict() if self.looks else None,
             **self.window.state_dict(),
         }
 
@@ -247,8 +238,8 @@ class Trainer:
         self.learner.load_state_dict(state["learner"])
         self.updater.load_state_dict(state["optimiser"])
         self.strategy.load_state_dict(state["strategy"])
-        if self.stages is not None:
-            self.stages.load_state_dict(state["stages"])
+        if self.looks is not None:
+            self.looks.load_state_dict(state["looks"])
         self.update, self.tasks_trained = state["update"], state["tasks_trained"]
         self.clock.seconds = dict(state["seconds"])
         best, names = state["best"], ("update", "accuracy", "weights")

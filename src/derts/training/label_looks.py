@@ -1,0 +1,151 @@
+"""Wrong labels of the data set, found and left out while training (`--strategy.judge`).
+
+The learner judges the labels that it is trained on. At each look its embedding says how far every
+label can be trusted (`labels.prototypes.label_trust`), and tasks are drawn from those that can be
+until the next look. What was left out is judged again, and may come back.
+
+Features that saw none of these labels (pretrained, or the data itself) judge once, before the first
+update.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from derts.config import TrainConfig
+from derts.errors import DertsError
+from derts.labels.judged import item_features, judge
+from derts.models.pretrained import AT_ONCE, INSTALL, LITE0, Pretrained, load_pretrained
+from derts.progress import Progress
+
+if TYPE_CHECKING:
+    from derts.training.trainer import Trainer
+
+LOOKS = 0.05, 0.15, 0.3, 0.5  # of the updates of a run, after which the learner judges
+FEWEST_UPDATES = 200  # of a run whose learner can judge
+MANY_WRONG = 0.15  # a weak embedding takes so many right labels for wrong
+MOST_WRONG = 0.7  # a useless one so many
+LEARNER, FEATURES = "learner", "features"  # --strategy.judge
+
+
+def label_obstacle(config: TrainConfig) -> str:
+    """Why labels cannot be judged in a run; empty where they can."""
+    if config.tasks.noise != "none":
+        return "tasks are labelled anew, which votes judge and an embedding does not"
+    if config.strategy.judge == LEARNER and config.updates < FEWEST_UPDATES:
+        return f"{config.updates} updates teach too little: train for {FEWEST_UPDATES} or more"
+    return ""
+
+
+class LabelLooks:
+    """Which images a run trains on, and by which labels.
+
+    labels  int64 [n]: the class that an image is trained as, −1: left out
+    done    how many looks there were
+    wrong   share of the labels that looked wrong at the last one
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        config = trainer.config
+        self.judge = config.strategy.judge
+        self.network = _network(self.judge, trainer)
+        self.updates = [0]
+        if self.judge == LEARNER:
+            self.updates = [round(share * config.updates) for share in LOOKS]
+        self.fewest = config.tasks.shot + config.tasks.query
+        self.given = torch.full((len(trainer.images),), -1)
+        for number, group in trainer.drawer.groups():
+            self.given[group] = number
+        self.labels = self.given.clone()
+        self.done, self.wrong = 0, 0.0
+
+    def look(self, update: int, progress: Progress) -> None:
+        """Judge all labels, if a look is due after so many updates."""
+        if self.done == len(self.updates) or update < self.updates[self.done]:
+            return
+        trainer = self.trainer
+        with trainer.clock.phase("labels"):
+            places = (self.given >= 0).nonzero().squeeze(1)
+            numbers, labels = self.given[places].unique(return_inverse=True)
+            names = [trainer.images.class_names[number] for number in numbers.tolist()]
+            rows = self._features(places, progress)
+            trust = judge(rows, labels, names, trainer.learner.device)
+            self.wrong = trainer.group.same(trust.share_wrong)
+            self.labels = self.given.clone()
+            if MANY_WRONG <= self.wrong <= MOST_WRONG:
+                kept = trainer.group.same(trust.kept(self.fewest))
+                self.labels[places] = torch.where(kept < 0, -1, numbers[kept.clamp(min=0)])
+        self.done += 1
+        trainer.drawer.use(self.labels)
+        trainer.restart_strategy()
+        self._tell(update)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"done": self.done, "wrong": self.wrong, "labels": self.labels}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        if len(state["labels"]) != len(self.labels):
+            raise ValueError(f"it judged {len(state['labels'])} images of {len(self.labels)}")
+        self.done, self.wrong, self.labels = state["done"], state["wrong"], state["labels"]
+        self.trainer.drawer.use(self.labels)
+
+    def _features(self, places: torch.Tensor, progress: Progress) -> torch.Tensor:
+        """Features [n, d] of the images at some places, by whoever judges."""
+        trainer = self.trainer
+        if self.judge == LEARNER:
+            return item_features(trainer.learner, trainer.images, indices=places)
+        rows = []
+        with progress("judging labels", len(places), trainer.images.noun + "s") as advance:
+            for part in places.split(AT_ONCE):
+                items = trainer.images.gather(part).to(trainer.device)
+                rows.append((items if self.network is None else self.network.embed(items)).cpu())
+                advance(len(part))
+        self.network = None  # it judges once
+        return torch.cat(rows).float()
+
+    def _tell(self, update: int) -> None:
+        """Log what a look found; the last one leaves a note where labels look wrong."""
+        noun = self.trainer.images.noun
+        left_out = int(((self.labels < 0) & (self.given >= 0)).sum())
+        relabelled = int(((self.labels >= 0) & (self.labels != self.given)).sum())
+        found = {"looks_wrong": round(self.wrong, 4), "left_out": left_out}
+        self.trainer.log({
+            "event": "labels", "update": update, "look": self.done, **found,
+            "relabelled": relabelled,
+        })  # fmt: skip
+        if self.done < len(self.updates) or self.wrong < MANY_WRONG:
+            return
+        text = f"{100 * self.wrong:.0f}% of the training labels look wrong"
+        if left_out or relabelled:
+            text += (
+                f" (derts inspect shows them): {left_out:,} {noun}s left out, {relabelled:,} "
+                f"relabelled by --strategy.judge {self.judge}"
+            )
+        else:
+            text += ", but this judge cannot tell which: all are trained on"
+        if noun == "image" and self.judge != LITE0:
+            text += f"; for photos --strategy.judge {LITE0} finds more"
+        self.trainer.log({"event": "note", "update": update, "text": text})
+
+
+def _network(judge: str, trainer: Trainer) -> Pretrained | None:
+    """The pretrained network that judges; None where the items or the learner do."""
+    are_features = len(trainer.images.item_shape) == 1
+    if judge == LEARNER or (are_features and judge in (FEATURES, trainer.config.model.backbone)):
+        return None
+    if judge == FEATURES:
+        raise DertsError(
+            "--strategy.judge features is for features, and this data is images: choose learner, "
+            f"or {LITE0} ({INSTALL})"
+        )
+    if are_features:
+        raise DertsError(
+            f"--strategy.judge {judge} takes images, and this data is features: "
+            "choose features or learner"
+        )
+    return load_pretrained(judge)
