@@ -157,13 +157,12 @@ class Experiment:
         wrong = replace(true, labels=corrupt_labels(true.labels, confusion, cell["seed"]))
         missing = [name for name in self.options.variants if self.find(cell, name) is None]
         judged = None
-        if {"random", "cleaned", "cleanlab"} & set(missing):
+        if {"cleaned", "cleanlab"} & set(missing):  # which need the model of random
             self.rows = [row for row in self.rows if row is not self.find(cell, "random")]
             judge = self.train(cell, "random", wrong)
             judged = judge_items(judge.learner, {"train": wrong})
+            missing = [name for name in missing if name != "random"]
         for variant in missing:
-            if variant == "random":
-                continue
             images: Table | None = true if variant == "clean" else wrong
             if variant == "oracle":
                 images = _subset(wrong, wrong.labels == true.labels, wrong.labels)
