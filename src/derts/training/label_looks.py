@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.functional import normalize
 
 from derts.config import TrainConfig
 from derts.errors import DertsError
@@ -27,6 +28,7 @@ LOOKS = 0.05, 0.15, 0.3, 0.5  # of the updates of a run, after which the learner
 FEWEST_UPDATES = 200  # of a run whose learner can judge
 MANY_WRONG = 0.15  # a weak embedding takes so many right labels for wrong
 MOST_WRONG = 0.7  # a useless one so many
+SURE = 0.8, 2.0  # of a suggestion that is trained on: of features; a learner's are often wrong
 LEARNER, FEATURES = "learner", "features"  # --strategy.judge
 
 
@@ -76,7 +78,7 @@ class LabelLooks:
             self.wrong = trainer.group.same(trust.share_wrong)
             self.labels = self.given.clone()
             if MANY_WRONG <= self.wrong <= MOST_WRONG:
-                kept = trainer.group.same(trust.kept(self.fewest))
+                kept = trainer.group.same(trust.kept(self.fewest, SURE[self.judge == LEARNER]))
                 self.labels[places] = torch.where(kept < 0, -1, numbers[kept.clamp(min=0)])
         self.done += 1
         trainer.drawer.use(self.labels)
@@ -98,7 +100,8 @@ class LabelLooks:
         """Features [n, d] of the images at some places, by whoever judges."""
         trainer = self.trainer
         if self.judge == LEARNER:
-            return item_features(trainer.learner, trainer.images, indices=places)
+            rows = item_features(trainer.learner, trainer.images, indices=places)
+            return normalize(rows - rows.mean(0))  # ranks wrong labels better than lengths do
         rows = []
         with progress("judging labels", len(places), trainer.images.noun + "s") as advance:
             for part in places.split(AT_ONCE):
