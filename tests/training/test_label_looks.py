@@ -105,6 +105,10 @@ def test_clean_labels_are_all_used() -> None:
     assert all(event["looks_wrong"] < MANY_WRONG for event in told)
     assert all(event["left_out"] == event["relabelled"] == 0 for event in told)
     assert torch.equal(found.looks.labels, TRUE)
+    never = trainer(TRUE, strategy={"name": "random"})  # the same tasks as without a judge
+    for purpose, number in (("batch", 150), ("pool", 1)):
+        ours, theirs = found.draw(4, purpose, number), never.draw(4, purpose, number)
+        assert torch.equal(ours.query, theirs.query)
     assert not summarise(events, 0, 200)["notes"]
 
 
@@ -177,7 +181,7 @@ def test_pretrained_features_judge_images() -> None:
     found = Trainer(tiny(strategy={"name": "derts", "judge": "efficientnet-lite0"}), photos)
     found.train(1)
     assert found.looks is not None
-    assert (found.looks.stage, found.looks.network) == ("all", None)
+    assert (found.looks.done, found.looks.network) == (1, None)
 
 
 @pytest.mark.parametrize(("wrong", "used"), [(0.14, 600), (0.16, 5), (0.69, 5), (0.71, 600)])
@@ -193,7 +197,7 @@ def test_a_judge_that_suspects_few_or_most_changes_nothing(
     class Told:
         share_wrong = wrong
 
-        def kept(self, fewest: int) -> Tensor:
+        def kept(self, fewest: int, sure: float) -> Tensor:
             labels = torch.full((len(TRUE),), -1)
             labels[:fewest] = 0
             return labels

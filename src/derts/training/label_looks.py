@@ -2,7 +2,8 @@
 
 The learner judges the labels that it is trained on. At each look its embedding says how far every
 label can be trusted (`labels.prototypes.label_trust`), and tasks are drawn from those that can be
-until the next look. What was left out is judged again, and may come back.
+until the next look. What was left out is judged again, and may come back. Every class keeps enough
+images for a task.
 
 Features that saw none of these labels (pretrained, or the data itself) judge once, before the first
 update.
@@ -28,7 +29,8 @@ LOOKS = 0.05, 0.15, 0.3, 0.5  # of the updates of a run, after which the learner
 FEWEST_UPDATES = 200  # of a run whose learner can judge
 MANY_WRONG = 0.15  # a weak embedding takes so many right labels for wrong
 MOST_WRONG = 0.7  # a useless one so many
-SURE = 0.8, 2.0  # of a suggestion that is trained on: of features; a learner's are often wrong
+SURE = 0.8  # probability with which a suggestion of features is trained on …
+NEVER = 2.0  # … while half of a learner's surest suggestions are wrong: it only leaves out
 LEARNER, FEATURES = "learner", "features"  # --strategy.judge
 
 
@@ -78,7 +80,8 @@ class LabelLooks:
             self.wrong = trainer.group.same(trust.share_wrong)
             self.labels = self.given.clone()
             if MANY_WRONG <= self.wrong <= MOST_WRONG:
-                kept = trainer.group.same(trust.kept(self.fewest, SURE[self.judge == LEARNER]))
+                sure = NEVER if self.judge == LEARNER else SURE
+                kept = trainer.group.same(trust.kept(self.fewest, sure))
                 self.labels[places] = torch.where(kept < 0, -1, numbers[kept.clamp(min=0)])
         self.done += 1
         trainer.drawer.use(self.labels)
@@ -102,33 +105,32 @@ class LabelLooks:
         if self.judge == LEARNER:
             rows = item_features(trainer.learner, trainer.images, indices=places)
             return normalize(rows - rows.mean(0))  # ranks wrong labels better than lengths do
-        rows = []
+        found = []
         with progress("judging labels", len(places), trainer.images.noun + "s") as advance:
             for part in places.split(AT_ONCE):
                 items = trainer.images.gather(part).to(trainer.device)
-                rows.append((items if self.network is None else self.network.embed(items)).cpu())
+                found.append((items if self.network is None else self.network.embed(items)).cpu())
                 advance(len(part))
         self.network = None  # it judges once
-        return torch.cat(rows).float()
+        return torch.cat(found).float()
 
     def _tell(self, update: int) -> None:
         """Log what a look found; the last one leaves a note where labels look wrong."""
         noun = self.trainer.images.noun
         left_out = int(((self.labels < 0) & (self.given >= 0)).sum())
         relabelled = int(((self.labels >= 0) & (self.labels != self.given)).sum())
-        found = {"looks_wrong": round(self.wrong, 4), "left_out": left_out}
-        self.trainer.log({
-            "event": "labels", "update": update, "look": self.done, **found,
+        found = {
+            "looks_wrong": round(self.wrong, 4),
+            "left_out": left_out,
             "relabelled": relabelled,
-        })  # fmt: skip
+        }
+        self.trainer.log({"event": "labels", "update": update, "look": self.done, **found})
         if self.done < len(self.updates) or self.wrong < MANY_WRONG:
             return
         text = f"{100 * self.wrong:.0f}% of the training labels look wrong"
         if left_out or relabelled:
-            text += (
-                f" (derts inspect shows them): {left_out:,} {noun}s left out, {relabelled:,} "
-                f"relabelled by --strategy.judge {self.judge}"
-            )
+            changed = f", {relabelled:,} relabelled" if relabelled else ""
+            text += f" (derts inspect shows them): {left_out:,} {noun}s left out{changed}"
         else:
             text += ", but this judge cannot tell which: all are trained on"
         if noun == "image" and self.judge != LITE0:
