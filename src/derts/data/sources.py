@@ -2,7 +2,7 @@
 
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ MOST_SQUEEZED = 100
 
 @dataclass(frozen=True)
 class ListedSplit:
-    """One split as listed: images in files, or in memory, and their labels.
+    """Images in files, or in memory, and their labels.
 
     labels    int64 [n], indices of class_names
     contents  the root that `names` are relative to; or image files as a list of uint8 [bytes] or
@@ -42,11 +42,9 @@ class ListedSplit:
         return len(self.labels)
 
     def name(self, index: int) -> str:
-        """What to call one image in a message."""
         return self.names[index] if self.names else f"image {index}"
 
     def read(self, index: int) -> bytes | Pixels:
-        """An image file's bytes, or pixels [height, width, channels]."""
         if isinstance(self.contents, np.ndarray):
             return self.contents[index]  # type: ignore[no-any-return]
         if isinstance(self.contents, list):
@@ -55,7 +53,7 @@ class ListedSplit:
 
 
 def split_of_files(
-    root: Path, files: list[tuple[str, int]], class_names: tuple[str, ...], labels: Any
+    root: Path, files: Sequence[tuple[str, int]], class_names: tuple[str, ...], labels: Any
 ) -> ListedSplit:
     """A split of image files, each with its path below the root and its size."""
     identity = tuple(f"{name}\0{size}" for name, size in files)
@@ -118,9 +116,7 @@ def check_memory(paths: list[Path]) -> None:
     """Refuse files that are larger, unpacked, than the memory in which they will be held."""
     size, free = sum(map(_unpacked_bytes, paths)), free_memory(torch.device("cpu"))
     if free is not None and size > free:
-        wrong = (
-            f"{size / 1e9:.1f} GB of arrays do not fit into the {free / 1e9:.1f} GB that are free"
-        )
+        wrong = f"{size / 1e9:.1f} GB of arrays do not fit into the {free / 1e9:.1f} GB of memory"
         raise DertsError(f"{paths[0].parent}: {wrong}: prepare it on a larger machine")
 
 
