@@ -237,7 +237,8 @@ class _Preparation:
         with progress(title, total=total, unit="images") as advance:
             for name, split in self.splits.items():
                 shape = (self.size, self.channels)
-                for count, pixels, broken in decode_all(split, self.done[name], *shape, workers):
+                for whole, pixels, broken in decode_all(split, self.done[name], *shape, workers):
+                    count = len(whole) + len(broken)
                     with self.pixels(name).open("ab") as file:
                         file.write(pixels.tobytes())
                     with self.journal.open("a", encoding="utf-8") as file_of_lines:
