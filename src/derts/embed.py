@@ -64,10 +64,8 @@ def stored_examples(store: Path | str, backbone: str) -> dict[str, list[Pixels] 
     rows: dict[str, list[Tensor]] = {}
     for table in open_data(store).values():
         if isinstance(table, FeatureTable) and made_by != backbone:
-            raise DertsError(
-                f"{store} holds features by {made_by or 'something else'}, and the model takes "
-                f"those by {backbone}: give images, or embed them with it"
-            )
+            wrong = f"{store} holds features by {made_by or 'something else'}, not by {backbone}"
+            raise DertsError(f"{wrong}: give images, or embed them with it")
         for name, indices in zip(table.class_names, table.class_indices(), strict=True):
             rows.setdefault(name, []).extend(table.gather(indices))
     return {

@@ -112,9 +112,8 @@ def _list_classes(folder: Path, listing: Listing) -> dict[str, list[tuple[str, i
     unread = {name: count_unread(folder / name) for name in listed}
     for name, files in listed.items():
         if unread[name] and not files:
-            raise DertsError(
-                f"class {name!r} has no image that can be read: {unread_note(unread[name])}"
-            )
+            lost = f"class {name!r} has no image that can be read"
+            raise DertsError(f"{lost}: {unread_note(unread[name])}")
         listing.unread.update(unread[name])
     if not any(listed.values()):
         _no_such_level(folder, listing.class_level)
@@ -128,11 +127,9 @@ def _check_level(classes: Sequence[Path]) -> None:
     for one in classes:
         inner = [] if _images_in(one) else [f.name for f in _folders(one) if list_images(f, f)]
         if len(inner) > 1:
-            raise DertsError(
-                f"{one} holds no image but {len(inner)} folders of images "
-                f"({_first(inner, 3)}): say which are the classes, with --class-level 1 for "
-                f"{one.name!r} or --class-level 2 for {f'{one.name}/{inner[0]}'!r}"
-            )
+            found = f"{one} holds no image but {len(inner)} folders of images ({_first(inner, 3)})"
+            fix = f"--class-level 1 for {one.name!r} or --class-level 2 for '{one.name}/{inner[0]}'"
+            raise DertsError(f"{found}: say which are the classes, with {fix}")
 
 
 def _first(names: Sequence[str], count: int) -> str:

@@ -37,10 +37,9 @@ def glyphs(
     """Letters and digits of several scripts, drawn at random, as train, val and test tables.
 
     Images are uint8 [n, 28, 28, 1], white on black, in random fonts, sizes, places, angles and
-    noise. About a thousand characters that can be told apart, or as many as `characters`
-    says, spread over the scripts; each is in one split (64, 16 and 20 per cent). The same
-    arguments give the same bytes. Kept as a store in the folder that DERTS_CACHE names, else
-    in the user's cache folder.
+    noise. About a thousand characters that can be told apart, or `characters` of them, spread
+    over the scripts; each is in one split (64, 16 and 20 per cent). The same arguments give the
+    same bytes. Kept as a store in the folder that DERTS_CACHE names, else in the user's cache.
 
     >>> glyphs(characters=10, images_per_character=3, cache=False)["train"]
     ImageTable(train: 18 images 28×28×1, 6 classes, cpu)
@@ -109,10 +108,7 @@ def _fonts() -> list[Path]:
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
     found = sorted(path for path in folder.glob("DejaVu*.ttf") if "Display" not in path.name)
     if len(found) != 12:
-        raise DertsError(
-            f"matplotlib's folder {folder} has {len(found)} of the 12 DejaVu fonts that glyphs are "
-            "drawn with: install matplotlib again"
-        )
+        raise DertsError(f"{folder} has {len(found)} of 12 DejaVu fonts: install matplotlib again")
     return found
 
 

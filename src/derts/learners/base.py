@@ -86,7 +86,8 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         """Refuse tasks of another number of classes."""
         if pool.way != self.way:
             wrong = f"the pool's tasks have {pool.way} classes but the learner is for {self.way}"
-            raise DertsError(f"{wrong}: draw tasks with way={self.way}, or build it with {pool.way}")
+            fix = f"draw tasks with way={self.way}, or build a learner with way={pool.way}"
+            raise DertsError(f"{wrong}: {fix}")
 
     def forward_tasks(self, images: Table, pool: TaskPool) -> tuple[Tensor, Tensor, Tensor]:
         """Query losses [T] with graph, the same detached and unsmoothed, and accuracies [T]."""

@@ -64,8 +64,9 @@ class OwnLearner(Learner[Any]):
                 wrong = f"the head is {head} but there are {dim} features and {way} classes"
                 raise DertsError(f"{wrong}: give Linear({dim}, {way})")
             if not isinstance(head.weight, nn.Parameter):
-                wrong = "the head's weight is computed, not a parameter"
-                raise DertsError(f"{wrong}: give a plain nn.Linear, or a function that adapts it")
+                raise DertsError(
+                    "the head's weight is not a parameter: give a plain nn.Linear or a function"
+                )
             self.rule = ANIL(size, way, inner_steps, inner_lr, feature_scale=1.0)
             self.rule.head_weight = head.weight  # the same parameter, for any optimiser
             if isinstance(head.bias, nn.Parameter):
@@ -77,8 +78,7 @@ class OwnLearner(Learner[Any]):
             self.rule = _FunctionHead(size, way)
             self.rule.head = head
         else:
-            fix = "a function of support features, support labels and query features"
-            raise DertsError(f"head is {head!r}; give 'prototypes', an nn.Linear or {fix}")
+            raise DertsError(f"head is {head!r}; give 'prototypes', an nn.Linear or a function")
 
     def adapt(self, features: Tensor, labels: Tensor) -> Any:
         return self.rule.adapt(features, labels)
