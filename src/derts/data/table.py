@@ -181,8 +181,9 @@ def with_rotated_classes(images: Table, classes: Sequence[str] | None = None) ->
         raise DertsError("features cannot be rotated: leave out --tasks.rotated")
     height, width, _ = images.item_shape
     if height != width:
-        wrong = f"only square images can be rotated, and these have {width}×{height} pixels"
-        raise DertsError(f"{wrong}: leave out --tasks.rotated, or prepare the data with --size")
+        wrong = f"only square images can be rotated, not {width} pixels wide and {height} high"
+        fix = f"leave out --tasks.rotated, or prepare the data again with --size {width}"
+        raise DertsError(f"{wrong}: {fix}")
     groups = images.class_indices(classes)
     names = tuple(classes or images.class_names)
     upright = images.gather(torch.cat(groups))
