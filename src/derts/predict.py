@@ -16,7 +16,7 @@ from safetensors.torch import save
 
 from derts.config import TrainConfig
 from derts.data import FeatureTable
-from derts.data.decode import Pixels, decode_all, read_image
+from derts.data.decode import Images, Pixels, decode_all
 from derts.data.folders import count_unread, list_images, unread_note
 from derts.data.matrices import Matrix, rows_for_model
 from derts.embed import stored_examples
@@ -143,14 +143,22 @@ class FewShotModel:
             adapted = learner.adapt(torch.cat(parts, 1), labels[None].to(learner.device))
         return Classifier(self, learner, names, adapted)
 
-    def items(self, given: Any) -> _Images | Matrix:
+    def items(self, given: Any) -> Images | Matrix:
         """What a path holds, or a sequence of images or rows."""
         if self.takes_features:
             return rows_for_model(given, self.size)
-        return _query_images(Path(given)) if isinstance(given, str | Path) else _Images(given)
+        if not isinstance(given, str | Path):
+            return Images(given)
+        folder = Path(given)
+        names = [name for name, _ in list_images(folder, folder)] if folder.is_dir() else []
+        if not names:
+            unread = count_unread(folder)
+            why = f": {unread_note(unread)}" if unread else ": give one of images"
+            raise DertsError(f"{folder} is no folder, or holds no image{why}")
+        return Images(names, folder)
 
     def decoded(
-        self, images: _Images | Matrix, left_out: LeftOut | None
+        self, images: Images | Matrix, left_out: LeftOut | None
     ) -> Iterator[tuple[list[str], torch.Tensor]]:
         """Some at a time, names and uint8 [n, size, size, channels], or features float32 [n, d]."""
         if isinstance(images, Matrix):
@@ -170,7 +178,7 @@ class FewShotModel:
 
     def pixels(self, image: AnyImage) -> torch.Tensor:
         """Any image as uint8 [size, size, channels]."""
-        _, pixels = next(self.decoded(_Images([image]), None))
+        _, pixels = next(self.decoded(Images([image]), None))
         return pixels[0]
 
     def save(self, path: Path | str) -> tuple[Path, Path]:
@@ -185,25 +193,6 @@ class FewShotModel:
         about = {"derts": FORMAT, "card": json.dumps(self.card, indent=1)}
         write_atomically(path, save(tensors, about))
         return path, write_json(path.with_suffix(".json"), self.card)
-
-
-@dataclass(frozen=True)
-class _Images:
-    """Images of any kind as what `decode_all` wants; files have their path as a name."""
-
-    images: Sequence[AnyImage]
-    root: Path = Path()
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def name(self, index: int) -> str:
-        image = self.images[index]
-        return str(image if isinstance(image, str | Path) else index)
-
-    def read(self, index: int) -> bytes | Pixels | Image.Image:
-        image = self.images[index]
-        return read_image(self.root / image) if isinstance(image, str | Path) else image
 
 
 @dataclass(frozen=True)
@@ -244,15 +233,6 @@ class Classifier:
                     found.append(Prediction(name, best, shares[best], shares))
                 advance(len(names))
         return found
-
-
-def _query_images(folder: Path) -> _Images:
-    names = [name for name, _ in list_images(folder, folder)] if folder.is_dir() else []
-    if not names:
-        unread = count_unread(folder)
-        why = f": {unread_note(unread)}" if unread else ": give one of images"
-        raise DertsError(f"{folder} is no folder, or holds no image{why}")
-    return _Images(names, folder)
 
 
 def part_of(weights: Weights, prefix: str) -> Weights:

@@ -7,12 +7,12 @@ import re
 import threading
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,12 +37,29 @@ _HEIF = re.compile(rb".{4}ftyp(hei|hev|mif1|msf1|avi)", re.DOTALL)
 _HEIC_FIX = "convert it, or install pillow-heif"
 
 
-class Readable(Protocol):
-    """Images to decode: how many, what to call one, and its file or pixels."""
+@dataclass(frozen=True)
+class Images:
+    """Images to decode: files (below `root`), bytes of files as uint8 [n], pixels, or of Pillow.
 
-    def __len__(self) -> int: ...
-    def name(self, index: int) -> str: ...
-    def read(self, index: int) -> bytes | Pixels | Image.Image: ...
+    Files are called by their path, others by `unnamed` and their number.
+    """
+
+    contents: Sequence[str | Path | Pixels | Image.Image] | Pixels
+    root: Path | None = None
+    unnamed: str = ""
+
+    def __len__(self) -> int:
+        return len(self.contents)
+
+    def name(self, index: int) -> str:
+        image = self.contents[index]
+        return str(image) if isinstance(image, str | Path) else f"{self.unnamed}{index}"
+
+    def read(self, index: int) -> bytes | Pixels | Image.Image:
+        image = self.contents[index]
+        if isinstance(image, str | Path):
+            return read_image(self.root / image if self.root else Path(image))
+        return image.tobytes() if isinstance(image, np.ndarray) and image.ndim == 1 else image
 
 
 class BrokenImageError(Exception):
@@ -205,7 +222,7 @@ def _plain(image: Image.Image, mode: str) -> Image.Image:
 
 
 def decode_all(
-    images: Readable, start: int, size: int, channels: int, workers: int
+    images: Images, start: int, size: int, channels: int, workers: int
 ) -> Iterator[Decoded]:
     """Decode images from `start` on, several ranges of them at a time, in order."""
     # Few enough at a time that a thread's pixels stay below 32 MB.
@@ -224,7 +241,7 @@ def decode_all(
         pool.shutdown(cancel_futures=True)
 
 
-def _decode_range(images: Readable, indices: range, size: int, channels: int) -> Decoded:
+def _decode_range(images: Images, indices: range, size: int, channels: int) -> Decoded:
     pixels = np.empty((len(indices), size, size, channels), dtype=np.uint8)
     whole: list[int] = []
     broken: list[Broken] = []

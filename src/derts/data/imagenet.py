@@ -10,6 +10,7 @@ packs    both: .npz of `data` (uint8, image files end to end), `offsets` [n + 1]
 import csv
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from derts.data.decode import Pixels
 from derts.data.safe_pickle import as_list, as_text, load_fields, load_pickle
 from derts.data.sources import (
+    NO_ZIP,
     SPLITS,
     ListedSplit,
     Listing,
@@ -150,16 +152,18 @@ def _list_tiered(split: str, path: Path) -> ListedSplit:
     if key not in fields:
         held = ", ".join(fields) or "no dictionary"
         raise DertsError(f"{label_path} has neither label_specific nor labels but {held}: {_AGAIN}")
+    images: list[Pixels] | Pixels
     if path.suffix == ".npz":
         # These arrays were decoded by OpenCV, which puts blue first.
         images = checked_pixels(path, load_npz(path, "images")[0])[..., ::-1]
     else:
-        images = load_pickle(path)
-        images = images.tolist() if isinstance(images, np.ndarray) else images
-        if not isinstance(images, list) or not all(
-            isinstance(array, np.ndarray) and array.dtype == np.uint8 for array in images
+        content = load_pickle(path)
+        arrays = content.tolist() if isinstance(content, np.ndarray) else content
+        if not isinstance(arrays, list) or not all(
+            isinstance(array, np.ndarray) and array.dtype == np.uint8 for array in arrays
         ):
             raise DertsError(f"{path} holds no list of encoded images: {_AGAIN}")
+        images = [array.reshape(-1) for array in arrays]
     given = _numbers(fields, key, label_path)
     numbers, first, labels = np.unique(given, return_index=True, return_inverse=True)
     categories = None
@@ -246,8 +250,6 @@ def load_npz(path: Path, *names: str) -> list[NDArray[Any]]:
 
 
 def _has_categories(path: Path) -> bool:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return "categories.npy" in archive.namelist()
-    except (zipfile.BadZipFile, OSError, ValueError):
-        return False
+    with suppress(*NO_ZIP), zipfile.ZipFile(path) as archive:
+        return "categories.npy" in archive.namelist()
+    return False

@@ -237,7 +237,9 @@ class _Preparation:
         with progress(title, total=total, unit="images") as advance:
             for name, split in self.splits.items():
                 shape = (self.size, self.channels)
-                for whole, pixels, broken in decode_all(split, self.done[name], *shape, workers):
+                for whole, pixels, broken in decode_all(
+                    split.images, self.done[name], *shape, workers
+                ):
                     count = len(whole) + len(broken)
                     with self.pixels(name).open("ab") as file:
                         file.write(pixels.tobytes())
@@ -271,15 +273,11 @@ class _Preparation:
                     which = f"class {split.class_names[label]!r} in {name}"
                     why = f"has no image left that can be read ({file}: {reason})"
                     raise DertsError(f"{which} {why}: replace its images, or remove it")
-            content = SplitContent(
-                (),
-                (self.size, self.size, self.channels),
-                torch.from_numpy(split.labels[kept]),
-                split.class_names,
-                split.categories,
-                split.names and [split.names[index] for index in kept],
-            )
-            entries[name] = finish_split(self.partial, name, content)
+            images = split.images
+            names = [images.name(index) for index in kept.tolist()] if images.root else None
+            shape, labels = (self.size, self.size, self.channels), split.labels[kept]
+            about = torch.from_numpy(labels), split.class_names, split.categories, names
+            entries[name] = finish_split(self.partial, name, SplitContent((), shape, *about))
         return entries
 
 

@@ -129,21 +129,14 @@ def describe_store(path: Path | str) -> StoreDescription:
         if (content["format"], content["version"]) != (FORMAT, VERSION):
             format_ = f"{content['format']} version {content['version']}"
             raise ValueError(f"{format_}, this derts reads {FORMAT} version {VERSION}")
-        for name in content["splits"]:
-            if not SPLIT_NAME.fullmatch(name):
-                raise ValueError(f"split name {name!r}")
-        found = StoreDescription(
-            path,
-            dict(content["origin"]),
-            dict(content["settings"]),
-            str(content["fingerprint"]),
-            int(content["left_out"]),
-            {name: SplitEntry.from_json(entry) for name, entry in content["splits"].items()},
-        )
         kind = content.get("kind", "images")  # stores of before there were features do not say
-        if any(entry.kind != kind for entry in found.splits.values()):
-            raise ValueError(f"a store of {kind} whose shapes are others")
-        return found
+        splits = {name: SplitEntry.from_json(one) for name, one in content["splits"].items()}
+        for name, entry in splits.items():
+            if not SPLIT_NAME.fullmatch(name) or entry.kind != kind:
+                raise ValueError(f"split {name!r} of {entry.kind} in a store of {kind}")
+        origin, settings = dict(content["origin"]), dict(content["settings"])
+        about = str(content["fingerprint"]), int(content["left_out"])
+        return StoreDescription(path, origin, settings, *about, splits)
     except FileNotFoundError:
         raise DertsError(f"{path} is no prepared store (it has no store.json): {REMAKE}") from None
     except (OSError, KeyError, TypeError, ArithmeticError, ValueError, AttributeError) as error:
