@@ -60,18 +60,12 @@ def split_by_class(
     while sum(wanted) != count:
         step = 1 if sum(wanted) < count else -1
         # The split that is furthest from its share gives or takes, but none is left empty.
-        errors = [
-            (step * (count * fraction - have), -place)
-            for place, (fraction, have) in enumerate(zip(fractions, wanted, strict=True))
-            if have + step >= 1
-        ]
-        wanted[-max(errors)[1]] += step
-    order = np.random.default_rng(seed).permutation(count).tolist()
-    chosen: dict[str, list[str]] = {}
-    for split, size in zip(SPLITS, wanted, strict=True):
-        chosen[split] = sorted(class_names[place] for place in order[:size])
-        order = order[size:]
-    return chosen
+        able = [place for place, have in enumerate(wanted) if have + step >= 1]
+        furthest = max(able, key=lambda place: step * (count * fractions[place] - wanted[place]))
+        wanted[furthest] += step
+    order = np.random.default_rng(seed).permutation(count)
+    parts = zip(SPLITS, np.split(order, np.cumsum(wanted)[:-1]), strict=True)
+    return {split: sorted(class_names[place] for place in part) for split, part in parts}
 
 
 def _list_splits(folders: dict[str, Path], listing: Listing) -> dict[str, ListedSplit]:

@@ -125,12 +125,8 @@ def _shapes(codes: list[int]) -> NDArray[np.uint8]:
         font = ImageFont.truetype(str(path), _CANVAS, layout_engine=ImageFont.Layout.BASIC)
         for number, code in enumerate(codes):
             mask = font.getmask(chr(code), mode="L")
-            width, height = mask.size
-            box = mask.getbbox() if width and height else None
-            if box is None:
-                continue
-            pixels = np.array(mask, dtype=np.uint8).reshape(height, width)
-            shape = Image.fromarray(pixels[box[1] : box[3], box[0] : box[2]])
+            image = Image.fromarray(np.array(mask, dtype=np.uint8).reshape(mask.size[::-1]))
+            shape = image.crop(image.getbbox())
             scale = _GLYPH / max(shape.size)
             wide, high = (max(1, round(side * scale)) for side in shape.size)
             shape = shape.resize((wide, high), Image.Resampling.BICUBIC)

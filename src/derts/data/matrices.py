@@ -241,10 +241,7 @@ def _read_parquet(path: Path) -> Columns:
     columns = table.column_names
     wide, label, name = (_first(columns, known) for known in (FEATURES, LABELS, NAMES))
     if wide:
-        rows = [np.asarray(row) for row in table.column(wide).to_numpy()]
-        if len({row.shape for row in rows}) != 1:
-            raise DertsError(f"{path}: rows of {wide!r} differ in length: make them alike")
-        values = np.stack(rows)
+        values = np.stack([np.asarray(row) for row in table.column(wide).to_numpy()])
     else:
         numbers = [one for one in columns if one not in (label, name)]
         values = np.stack([table.column(one).to_numpy() for one in numbers], 1)
