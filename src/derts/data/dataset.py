@@ -96,7 +96,7 @@ def _as_pillow(image: Any, index: int) -> Image.Image:
         if array.ndim == 2 or array.shape[2:] == (3,):
             return Image.fromarray(np.ascontiguousarray(array))
     found = f"{type(image).__name__} {getattr(image, 'dtype', '')} {getattr(image, 'shape', '')}"
-    fix = "give a Pillow image, a tensor [1 or 3, height, width] or a uint8 array [height, width]"
+    fix = "give a Pillow image, a tensor [1 or 3, height, width] or uint8 [height, width, 1 or 3]"
     raise DertsError(f"image {index} of the dataset is a {found}: {fix}")
 
 

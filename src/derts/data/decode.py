@@ -122,6 +122,7 @@ _at_once = _AtOnce(128_000_000)
 
 
 def read_image(path: Path) -> bytes:
+    """The bytes of an image file of at most MOST_BYTES."""
     if not path.is_file():  # a pipe would be waited for
         raise FileNotFoundError("no file of that name that can be read")
     if path.stat().st_size > MOST_BYTES:

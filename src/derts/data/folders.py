@@ -72,9 +72,8 @@ def _list_splits(folders: dict[str, Path], listing: Listing) -> dict[str, Listed
     found = {split: _list_classes(folder, listing) for split, folder in folders.items()}
     for split, classes in found.items():
         if not classes:
-            least = f"{listing.min_images} images" if listing.min_images > 1 else "an image"
-            lacks = f"{folders[split]} has no class folder with {least}"
-            raise DertsError(f"{lacks}: add some, or remove it")
+            lacks = f"has no class folder with {listing.min_images} images or more"
+            raise DertsError(f"{folders[split]} {lacks}: add some, or remove it")
     return {split: _as_split(folders[split], classes) for split, classes in found.items()}
 
 

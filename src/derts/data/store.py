@@ -132,8 +132,10 @@ def describe_store(path: Path | str) -> StoreDescription:
         kind = content.get("kind", "images")  # stores of before there were features do not say
         splits = {name: SplitEntry.from_json(one) for name, one in content["splits"].items()}
         for name, entry in splits.items():
-            if not SPLIT_NAME.fullmatch(name) or entry.kind != kind:
-                raise ValueError(f"split {name!r} of {entry.kind} in a store of {kind}")
+            if not SPLIT_NAME.fullmatch(name):
+                raise ValueError(f"split name {name!r}")
+            if entry.kind != kind:
+                raise ValueError(f"a store of {kind} whose shapes are others")
         origin, settings = dict(content["origin"]), dict(content["settings"])
         about = str(content["fingerprint"]), int(content["left_out"])
         return StoreDescription(path, origin, settings, *about, splits)
