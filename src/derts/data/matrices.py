@@ -181,10 +181,8 @@ def prepare_matrix(
     few = sorted(name for name, count in counts.items() if count < min_rows)
     classes = sorted(set(counts) - set(few))
     if len(classes) < 3:
-        few_classes = f"{source} has {len(classes)} classes, and they are to be split in three"
-        raise DertsError(
-            f"{few_classes}: add some, or only look at the labels: derts inspect --features"
-        )
+        fix = "add some, or only look at the labels with derts inspect --features"
+        raise DertsError(f"{source} has {len(classes)} classes, and they are to be split: {fix}")
     rare = min(classes, key=counts.__getitem__)
     if counts[rare] < 2:
         one_row = f"{source}: class {rare!r} has one row, and a task needs more"

@@ -236,10 +236,8 @@ class _Preparation:
         total = sum(len(split) for split in self.splits.values()) - done
         with progress(title, total=total, unit="images") as advance:
             for name, split in self.splits.items():
-                shape = (self.size, self.channels)
-                for whole, pixels, broken in decode_all(
-                    split.images, self.done[name], *shape, workers
-                ):
+                start, shape = self.done[name], (self.size, self.channels)
+                for whole, pixels, broken in decode_all(split.images, start, *shape, workers):
                     count = len(whole) + len(broken)
                     with self.pixels(name).open("ab") as file:
                         file.write(pixels.tobytes())

@@ -176,9 +176,7 @@ def _lite0(weights: str | Weights) -> Pretrained:
 
 def _timm(name: str, weights: str | Weights) -> Pretrained:
     if not weights:
-        raise DertsError(
-            f"{name} needs weights: give --model.weights FILE, or {DOWNLOAD} for timm's"
-        )
+        raise DertsError(f"{name} needs weights: give --model.weights FILE, or {DOWNLOAD} as FILE")
     try:
         import timm
     except ImportError as error:
