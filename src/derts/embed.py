@@ -1,6 +1,5 @@
 """Images to features, once: a store of features from one of images, and examples from either."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -43,13 +42,12 @@ def embed_store(
     kept = str(Path(weights).resolve()) if Path(weights).is_file() else weights
     with progress("embedding", count, "images") as advance:
         contents = {
-            name: replace(
-                SplitContent.of(table, item_names(data, name)),
-                blocks=network.blocks(table, place, advance),
-                item_shape=(network.dim,),
+            name: SplitContent(
+                network.blocks(table, place, advance), (network.dim,), table.labels,
+                table.class_names, table.categories, item_names(data, name),
             )
             for name, table in tables.items()
-        }
+        }  # fmt: skip
         origin = {"kind": "features of", "name": Path(data).name, "by": backbone}
         made_by = {"backbone": backbone, "weights": kept, "item_shape": list(shape)}
         return write_store(
@@ -64,10 +62,8 @@ def stored_examples(store: Path | str, backbone: str) -> dict[str, list[Pixels] 
     rows: dict[str, list[Tensor]] = {}
     for table in open_data(store).values():
         if isinstance(table, FeatureTable) and made_by != backbone:
-            raise DertsError(
-                f"{store} holds features by {made_by or 'something else'}, and the model takes "
-                f"those by {backbone}: give images, or embed them with it"
-            )
+            wrong = f"{store} holds features by {made_by or 'something else'}, not by {backbone}"
+            raise DertsError(f"{wrong}: give images, or embed them with it")
         for name, indices in zip(table.class_names, table.class_indices(), strict=True):
             rows.setdefault(name, []).extend(table.gather(indices))
     return {

@@ -22,46 +22,27 @@ RESULTS = (
 """What a card tells of a run's result."""
 
 
+Parts = tuple[TrainConfig, Card, Weights, Pretrained | None]
+
+
 def load_model(path: Path | str, weights: str = "") -> FewShotModel:
     """The model of a run folder's newest checkpoint, or of a file that `derts export` wrote.
 
     Where there is nothing of that name, the pretrained backbone of that name, without training:
     `efficientnet-lite0`, or `timm:NAME` with `weights`. docs/index.md has an example that runs.
     """
-    about = ModelConfig(str(path), weights=weights, head="none")
-    if about.pretrained and not Path(path).exists():
-        return _untrained(about)
-    path = Path(path)
-    if path.is_file():
-        return _load_file(path)
-    run = Run.open(path)
-    found = newest_checkpoint(run.path / "checkpoints")
-    if found is None:
-        raise DertsError(f"{path} holds no checkpoint: train it first")
-    file, state = found
-    result = run.result() or {}
-    shape = (
-        result.get("item_shape")
-        or result.get("image_shape")
-        or open_data(run.data())["train"].item_shape
-    )
-    config = run.config
-    if by := result.get("embedded_by"):  # the data was features of images
-        whole = {key: by[key] for key in ("backbone", "weights")}
-        whole["head"] = config.model.backbone
-        config = with_values(config, {"model": whole}, str(run.path))
-        shape = by["item_shape"]
-    card = {
-        "format": FORMAT,
-        "item_shape": list(shape),
-        "config": as_values(config),
-        "data": {"name": Path(config.data).name, "trained_on": result.get("images", {})},
-        "results": {key: result[key] for key in RESULTS if key in result},
-    }
-    return _model(config, card, judged_weights(state), file)
+    about, path = ModelConfig(str(path), weights=weights, head="none"), Path(path)
+    if about.pretrained and not path.exists():
+        return FewShotModel(*_untrained(about))
+    file, parts = (path, _of_file(path)) if path.is_file() else _of_run(path)
+    try:
+        return FewShotModel(*parts)
+    except RuntimeError as error:
+        wrong = f"{file} does not fit its config ({str(error).splitlines()[-1].strip()})"
+        raise DertsError(f"{wrong}: use the config it was trained with") from None
 
 
-def _untrained(about: ModelConfig) -> FewShotModel:
+def _untrained(about: ModelConfig) -> Parts:
     """A pretrained backbone whose class means are taken as they are."""
     pretrained, config = load_pretrained(about.backbone, about.weights), TrainConfig(model=about)
     shape = (pretrained.size, pretrained.size, 3)
@@ -69,10 +50,36 @@ def _untrained(about: ModelConfig) -> FewShotModel:
         config.learner, about, way=config.tasks.way, item_shape=shape, pretrained=pretrained
     )
     card = {"format": FORMAT, "item_shape": list(shape), "config": as_values(config)}
-    return FewShotModel(config, {**card, "untrained": True}, learner.state_dict(), pretrained)
+    return config, {**card, "untrained": True}, learner.state_dict(), pretrained
 
 
-def _load_file(path: Path) -> FewShotModel:
+def _of_run(path: Path) -> tuple[Path, Parts]:
+    run = Run.open(path)
+    found = newest_checkpoint(run.path / "checkpoints")
+    if found is None:
+        raise DertsError(f"{path} holds no checkpoint: train it first")
+    file, state = found
+    result, config = run.result() or {}, run.config
+    shape = result.get("item_shape") or result.get("image_shape")
+    if by := result.get("embedded_by"):  # the data was features of images
+        whole = {
+            "backbone": by["backbone"],
+            "weights": by["weights"],
+            "head": config.model.backbone,
+        }
+        config = with_values(config, {"model": whole}, str(run.path))
+        shape = by["item_shape"]
+    card = {
+        "format": FORMAT,
+        "item_shape": list(shape or open_data(run.data())["train"].item_shape),
+        "config": as_values(config),
+        "data": {"name": Path(config.data).name, "trained_on": result.get("images", {})},
+        "results": {key: result[key] for key in RESULTS if key in result},
+    }
+    return file, (config, card, judged_weights(state), None)
+
+
+def _of_file(path: Path) -> Parts:
     try:
         with safe_open(str(path), framework="pt") as file:
             about = file.metadata() or {}
@@ -83,28 +90,10 @@ def _load_file(path: Path) -> FewShotModel:
         card = parse_json(about["card"])
         config = with_values(TrainConfig(), card["config"], str(path))
     except (SafetensorError, KeyError, TypeError, ValueError, OSError, RecursionError) as error:
-        raise DertsError(
-            f"{path} is no model, or is damaged ({error}): give a run folder, or a file that derts "
-            "export wrote"
-        ) from None
+        fix = "give a run folder, or a file that derts export wrote"
+        raise DertsError(f"{path} is no model, or is damaged ({error}): {fix}") from None
     pretrained = None
     if kept := part_of(weights, PRETRAINED):
         pretrained = load_pretrained(config.model.backbone, kept)
         weights = {name: weights[name] for name in weights if not name.startswith(PRETRAINED)}
-    return _model(config, card, weights, path, pretrained)
-
-
-def _model(
-    config: TrainConfig,
-    card: Card,
-    weights: Weights,
-    where: Path,
-    pretrained: Pretrained | None = None,
-) -> FewShotModel:
-    try:
-        return FewShotModel(config, card, weights, pretrained)
-    except RuntimeError as error:
-        raise DertsError(
-            f"{where} does not fit its config ({str(error).splitlines()[-1].strip()}): use the "
-            "config it was trained with"
-        ) from None
+    return config, card, weights, pretrained

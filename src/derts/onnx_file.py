@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from derts.errors import DertsError
 from derts.files import write_atomically
 from derts.learners.embedding import evaluation_mode
-from derts.models.embedding import normalised
 from derts.predict import Classifier
 
 
@@ -26,7 +25,7 @@ class _Network(nn.Module):
         self.pretrained = classifier.learner.embedding.pretrained
 
     def forward(self, images: Tensor) -> Tensor:
-        items = images if images.is_floating_point() else normalised(images, torch.float32)
+        items = self.learner.embedding.inputs(images, torch.float32)
         if self.pretrained is not None:
             items = self.pretrained(items)
         features: Tensor = self.learner.backbone(items)

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import save
 
 from derts.config import TrainConfig
 from derts.data import FeatureTable
-from derts.data.decode import BrokenImageError, Pixels, decode, decode_all, read_image
+from derts.data.decode import Images, Pixels, decode_all
 from derts.data.folders import count_unread, list_images, unread_note
 from derts.data.matrices import Matrix, rows_for_model
 from derts.embed import stored_examples
@@ -74,10 +73,8 @@ class FewShotModel:
         self.takes_features = len(self.shape) == 1
         self.size, self.channels = self.shape[0], self.shape[-1]
         if not self.takes_features and self.size != self.shape[1]:
-            raise DertsError(
-                f"the model was trained on images of {self.size}×{self.shape[1]} pixels: files "
-                "need square ones, as derts data prepare makes them"
-            )
+            trained = f"the model was trained on images of {self.size}×{self.shape[1]} pixels"
+            raise DertsError(f"{trained}: train on square ones, as derts data prepare makes them")
         self.turn = threading.Lock()
         self.learner = self._build(config.tasks.way)
 
@@ -119,16 +116,15 @@ class FewShotModel:
         learner, trained, name = self.learner, self.config.tasks.way, self.config.learner.name
         if len(names) != trained:
             if name != "protonet":
-                raise DertsError(
-                    f"support has {len(names)} classes but this {name} was trained for {trained}: "
-                    f"give {trained}, train with --tasks.way {len(names)}, or use "
-                    "protonet, which takes any number"
+                wrong = (
+                    f"support has {len(names)} classes but this {name} was trained for {trained}"
                 )
+                fix = f"give {trained}, train with --tasks.way {len(names)}, or use protonet"
+                raise DertsError(f"{wrong}: {fix}, which takes any number")
             # prototypes: nothing that was learned depends on their number
             learner = self._build(len(names)).to(learner.device)
         found: list[torch.Tensor] = []
-        for one in names:
-            given = classes[one]
+        for one, given in classes.items():
             if isinstance(given, torch.Tensor) and given.ndim == 2 and not self.takes_features:
                 found.append(given.to(learner.device))  # of a store that the backbone embedded
                 continue
@@ -147,42 +143,43 @@ class FewShotModel:
             adapted = learner.adapt(torch.cat(parts, 1), labels[None].to(learner.device))
         return Classifier(self, learner, names, adapted)
 
-    def items(self, given: Any) -> _Images | Matrix:
+    def items(self, given: Any) -> Images | Matrix:
         """What a path holds, or a sequence of images or rows."""
         if self.takes_features:
             return rows_for_model(given, self.size)
-        return _query_images(Path(given)) if isinstance(given, str | Path) else _Images(given)
+        if not isinstance(given, str | Path):
+            return Images(given)
+        folder = Path(given)
+        names = [name for name, _ in list_images(folder, folder)] if folder.is_dir() else []
+        if not names:
+            unread = count_unread(folder)
+            why = f": {unread_note(unread)}" if unread else ": give one of images"
+            raise DertsError(f"{folder} is no folder, or holds no image{why}")
+        return Images(names, folder)
 
     def decoded(
-        self, images: _Images | Matrix, left_out: LeftOut | None
+        self, images: Images | Matrix, left_out: LeftOut | None
     ) -> Iterator[tuple[list[str], torch.Tensor]]:
-        """Names and uint8 [n, size, size, channels] of images, some at a time, by threads; or
-        names and features float32 [n, d].
-        """
-        start, shape = 0, (self.size, self.channels)
+        """Some at a time, names and uint8 [n, size, size, channels], or features float32 [n, d]."""
         if isinstance(images, Matrix):
+            start = 0
             for rows in images.blocks():
                 yield [images.name(start + place) for place in range(len(rows))], rows
                 start += len(rows)
             return
-        for count, pixels, broken in decode_all(images, 0, *shape, min(16, os.cpu_count() or 1)):
+        threads = min(16, os.cpu_count() or 1)
+        for whole, pixels, broken in decode_all(images, 0, self.size, self.channels, threads):
             for _, name, reason in broken:
                 if left_out is None:
-                    raise DertsError(_unreadable(name, reason))
+                    fix = "remove or replace it, or leave such images out (--skip-broken)"
+                    raise DertsError(f"{name} cannot be read as an image ({reason}): {fix}")
                 left_out.append((name, reason))
-            lost = {index for index, *_ in broken}
-            kept = [n for n in range(start, start + count) if n not in lost]
-            start += count
-            yield [images.name(n) for n in kept], torch.from_numpy(pixels)
+            yield [images.name(index) for index in whole], torch.from_numpy(pixels)
 
     def pixels(self, image: AnyImage) -> torch.Tensor:
         """Any image as uint8 [size, size, channels]."""
-        images = _Images([image])
-        try:
-            found = decode(images.read(0), self.size, self.channels)
-        except (OSError, BrokenImageError) as error:
-            raise DertsError(_unreadable(images.name(0), str(error))) from None
-        return torch.from_numpy(np.array(found))
+        _, pixels = next(self.decoded(Images([image]), None))
+        return pixels[0]
 
     def save(self, path: Path | str) -> tuple[Path, Path]:
         """Write weights and card as one safetensors file, and the card beside it as JSON."""
@@ -196,30 +193,6 @@ class FewShotModel:
         about = {"derts": FORMAT, "card": json.dumps(self.card, indent=1)}
         write_atomically(path, save(tensors, about))
         return path, write_json(path.with_suffix(".json"), self.card)
-
-
-@dataclass(frozen=True)
-class _Images:
-    """Images of any kind as what `decode_all` wants; files have their path as a name."""
-
-    images: Sequence[AnyImage]
-    root: Path = Path()
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def name(self, index: int) -> str:
-        image = self.images[index]
-        return str(image if isinstance(image, str | Path) else index)
-
-    def read(self, index: int) -> bytes | Pixels | Image.Image:
-        image = self.images[index]
-        return read_image(self.root / image) if isinstance(image, str | Path) else image
-
-
-def _unreadable(name: str, reason: str) -> str:
-    fix = "remove or replace it, or leave such images out (--skip-broken)"
-    return f"{name} cannot be read as an image ({reason}): {fix}"
 
 
 @dataclass(frozen=True)
@@ -238,7 +211,7 @@ class Classifier:
         left_out: LeftOut | None = None,
         progress: Progress = silent,
     ) -> list[Prediction]:
-        """A label and probabilities for each image: a folder of images, or images.
+        """A label and probabilities for each image of a folder, or of a sequence.
 
         A model of features takes a file of features, or an array [n, d].
         An image that cannot be read is an error, or is put into `left_out`.
@@ -248,30 +221,18 @@ class Classifier:
         unit = "rows" if self.model.takes_features else "images"
         with progress("predicting", len(images), unit) as advance:
             for names, pixels in self.model.decoded(images, left_out):
-                for name, row in zip(names, self._shares(pixels), strict=True):
+                rows: list[list[float]] = []  # of probabilities
+                with self.model.turn, evaluation_mode(self.learner):
+                    for part in pixels.split(AT_ONCE):
+                        features = self.learner.features(part[None])
+                        logits = self.learner.logits(self.adapted, features)[0]
+                        rows += logits.float().softmax(-1).cpu().tolist()
+                for name, row in zip(names, rows, strict=True):
                     shares = dict(zip(self.class_names, row, strict=True))
                     best = max(shares, key=shares.__getitem__)
                     found.append(Prediction(name, best, shares[best], shares))
                 advance(len(names))
         return found
-
-    def _shares(self, pixels: torch.Tensor) -> list[list[float]]:
-        """The probability of each class for each of n images."""
-        found: list[list[float]] = []
-        with self.model.turn, evaluation_mode(self.learner):
-            for part in pixels.split(AT_ONCE):
-                logits = self.learner.logits(self.adapted, self.learner.features(part[None]))[0]
-                found += logits.float().softmax(-1).cpu().tolist()
-        return found
-
-
-def _query_images(folder: Path) -> _Images:
-    names = [name for name, _ in list_images(folder, folder)] if folder.is_dir() else []
-    if not names:
-        unread = count_unread(folder)
-        why = f": {unread_note(unread)}" if unread else ": give one of images"
-        raise DertsError(f"{folder} is no folder, or holds no image{why}")
-    return _Images(names, folder)
 
 
 def part_of(weights: Weights, prefix: str) -> Weights:
@@ -289,7 +250,6 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
     found = {one.name: [one / name for name, _ in list_images(one, one)] for one in inner}
     for one in inner:
         if not found[one.name] and (unread := count_unread(one)):
-            raise DertsError(
-                f"class {one.name!r} of the support has no image: {unread_note(unread)}"
-            )
+            lacks = f"class {one.name!r} of the support has no image"
+            raise DertsError(f"{lacks}: {unread_note(unread)}")
     return found

@@ -118,7 +118,7 @@ def test_names() -> None:
         ((IMAGE, "cat"), "not a whole number"),
         ((IMAGE, torch.tensor([1, 2])), "not a whole number"),
         (IMAGE, "no pair"),
-        ({"img": IMAGE, "label": 0}, r"with columns img, label: rename two of them to .image"),
+        ({"img": IMAGE, "label": 0}, r"has columns img, label: rename two of them to .image"),
     ],
 )
 def test_odd_samples(sample: Any, message: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,6 @@ from derts.data import glyphs
 from derts.errors import DertsError
 
 MODULE = sys.modules["derts.data.glyphs"]
-shapes_once = cache(MODULE._distinct_characters)
-
-
-@pytest.fixture(autouse=True)
-def _draw_shapes_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MODULE, "_distinct_characters", shapes_once)  # takes seconds
 
 
 @pytest.mark.slow

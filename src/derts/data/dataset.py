@@ -1,5 +1,6 @@
 """Any torch or Hugging Face dataset of images with labels as an ImageTable."""
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,13 +24,11 @@ def from_dataset(
     """Read a map-style or iterable dataset into memory.
 
     Samples are pairs (image, label) as of torchvision, or dictionaries with "image" and "label" as
-    of a `datasets.Dataset` of Hugging Face.
-    Images may be Pillow images, tensors [channels, height, width] (uint8, or floats in 0 … 1)
-    or arrays uint8 [height, width, channels]. The first one decides size and colour for all,
-    unless they are given. Labels may be any integers: sorted, they become 0, 1, …
+    of Hugging Face. Images are of Pillow, tensors [channels, height, width] (uint8, or floats in
+    0 … 1) or arrays uint8 [height, width, channels]. The first one decides size and colour for
+    all, unless they are given. Labels may be any integers: sorted, they become 0, 1, …
 
-    class_names  one name per label; if left out, from dataset.classes (torchvision) or the names
-                 of its feature "label" (Hugging Face) where it has them
+    class_names  one name per label; if left out, those that the dataset has, if any
 
     >>> from torch.utils.data import TensorDataset
     >>> data = TensorDataset(torch.rand(4, 3, 8, 8), torch.tensor([7, 7, 9, 9]))
@@ -46,8 +45,7 @@ def from_dataset(
         try:
             images.append(decode(plain, size, channels))
         except BrokenImageError as error:
-            broken = f"image {index} of the dataset cannot be read ({error})"
-            raise DertsError(f"{broken}: remove or replace it") from None
+            raise DertsError(f"image {index} cannot be read ({error}): replace it") from None
         labels.append(_label(label, index))
     if not images:
         raise DertsError("the dataset is empty: give one with at least one (image, label)")
@@ -72,14 +70,12 @@ def _pairs(dataset: Any) -> Iterator[tuple[Any, Any]]:
             yield sample["image"], sample["label"]
         elif isinstance(sample, (tuple, list)) and len(sample) == 2:
             yield sample[0], sample[1]
+        elif isinstance(sample, dict):
+            found = f"sample {index} of the dataset has columns {', '.join(map(str, sample))}"
+            raise DertsError(f'{found}: rename two of them to "image" and "label"')
         else:
-            found = f"sample {index} of the dataset is no pair (image, label)"
-            fix = "wrap the dataset in one that gives pairs"
-            if isinstance(sample, dict):
-                found += f" with columns {', '.join(map(str, sample))}"
-                fix = 'rename two of them to "image" and "label" (dataset.rename_column)'
-                raise DertsError(f"{found}: {fix}")
-            raise DertsError(f"{found} but a {type(sample).__name__}: {fix}")
+            found = f"sample {index} of the dataset is a {type(sample).__name__}"
+            raise DertsError(f"{found} and no pair (image, label): wrap it in one of pairs")
 
 
 def _as_pillow(image: Any, index: int) -> Image.Image:
@@ -91,30 +87,25 @@ def _as_pillow(image: Any, index: int) -> Image.Image:
         if tensor.is_floating_point():
             low, high = float(tensor.min()), float(tensor.max())
             if not (low >= 0 and high <= 1):  # written so that NaN is refused
-                raise DertsError(
-                    f"image {index} of the dataset has values from {low:.3g} to {high:.3g}, not "
-                    "0 … 1: leave normalisation out of the dataset's transform"
-                )
+                found = f"image {index} of the dataset has values from {low:.3g} to {high:.3g}"
+                raise DertsError(f"{found}, not 0 … 1: leave normalisation out of its transform")
             tensor = tensor.float().mul(255).round().to(torch.uint8)
         array = (tensor.permute(1, 2, 0) if tensor.ndim == 3 else tensor).numpy()
     if isinstance(array, np.ndarray) and array.dtype == np.uint8:
         array = array[..., 0] if array.shape[2:] == (1,) else array
         if array.ndim == 2 or array.shape[2:] == (3,):
             return Image.fromarray(np.ascontiguousarray(array))
-    found = f"{getattr(image, 'dtype', '')} {list(getattr(image, 'shape', []))}".strip()
-    raise DertsError(
-        f"image {index} of the dataset is a {type(image).__name__} {found}: give a Pillow image, a "
-        "tensor [1 or 3, height, width] or a uint8 array [height, width, 1 or 3]"
-    )
+    found = f"{type(image).__name__} {getattr(image, 'dtype', '')} {getattr(image, 'shape', '')}"
+    fix = "give a Pillow image, a tensor [1 or 3, height, width] or uint8 [height, width, 1 or 3]"
+    raise DertsError(f"image {index} of the dataset is a {found}: {fix}")
 
 
 def _label(label: Any, index: int) -> int:
-    if isinstance(label, (torch.Tensor, np.ndarray, np.generic)) and label.ndim == 0:
-        label = label.item()
-    if isinstance(label, (bool, int)):
-        return int(label)
-    fix = "number the classes, for example with target_transform"
-    raise DertsError(f"label {index} of the dataset is {label!r:.40}, not a whole number: {fix}")
+    try:
+        return operator.index(label.item() if hasattr(label, "item") else label)
+    except (TypeError, ValueError, RuntimeError):  # the last ones of arrays with several values
+        wrong = f"label {index} of the dataset is {label!r:.40}, not a whole number"
+        raise DertsError(f"{wrong}: number the classes, as with target_transform") from None
 
 
 def _names(values: list[int], given: Sequence[str] | None, dataset: Any) -> tuple[str, ...]:

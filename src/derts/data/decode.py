@@ -7,12 +7,12 @@ import re
 import threading
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from derts.errors import DISK_FULL
 Pixels = NDArray[np.uint8]
 Broken = tuple[int, str, str]
 """The index, the name and what is wrong, of an image that cannot be read."""
+Decoded = tuple[list[int], Pixels, list[Broken]]
+"""Of a range: images that can be read, their pixels [n, size, size, channels], and the others."""
 
 # Pillow knows more, and hands some of them to other programs: PostScript to Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
@@ -35,12 +37,29 @@ _HEIF = re.compile(rb".{4}ftyp(hei|hev|mif1|msf1|avi)", re.DOTALL)
 _HEIC_FIX = "convert it, or install pillow-heif"
 
 
-class Readable(Protocol):
-    """Images to decode: how many, what to call one, and its file or pixels."""
+@dataclass(frozen=True)
+class Images:
+    """Images to decode: files (below `root`), bytes of files as uint8 [n], pixels, or of Pillow.
 
-    def __len__(self) -> int: ...
-    def name(self, index: int) -> str: ...
-    def read(self, index: int) -> bytes | Pixels | Image.Image: ...
+    Files are called by their path, others by `unnamed` and their number.
+    """
+
+    contents: Sequence[str | Path | Pixels | Image.Image] | Pixels
+    root: Path | None = None
+    unnamed: str = ""
+
+    def __len__(self) -> int:
+        return len(self.contents)
+
+    def name(self, index: int) -> str:
+        image = self.contents[index]
+        return str(image) if isinstance(image, str | Path) else f"{self.unnamed}{index}"
+
+    def read(self, index: int) -> bytes | Pixels | Image.Image:
+        image = self.contents[index]
+        if isinstance(image, str | Path):
+            return read_image(self.root / image if self.root else Path(image))
+        return image.tobytes() if isinstance(image, np.ndarray) and image.ndim == 1 else image
 
 
 class BrokenImageError(Exception):
@@ -60,8 +79,7 @@ def formats() -> tuple[str, ...]:
 class _AtOnce:
     """What all threads share while they decode: room for pixels, and Pillow's warnings.
 
-    An image too large to be safe is an error, other warnings are silent. Python has one list of
-    warnings for all threads: the first to come changes it and the last to go puts it back.
+    Python has one list of warnings for all threads: the first changes it, the last puts it back.
     """
 
     def __init__(self, room: int) -> None:
@@ -104,7 +122,7 @@ _at_once = _AtOnce(128_000_000)
 
 
 def read_image(path: Path) -> bytes:
-    """The bytes of an image file, which is one and not too long."""
+    """The bytes of an image file of at most MOST_BYTES."""
     if not path.is_file():  # a pipe would be waited for
         raise FileNotFoundError("no file of that name that can be read")
     if path.stat().st_size > MOST_BYTES:
@@ -184,9 +202,8 @@ def fit(image: Image.Image, size: int, channels: int) -> Pixels:
         side = min(width, height)
         left, top = (width - side) / 2, (height - side) / 2
         # Cutting while resampling keeps a very long image from becoming a very large one.
-        image = image.resize(
-            (size, size), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side)
-        )
+        box = (left, top, left + side, top + side)
+        image = image.resize((size, size), Image.Resampling.BICUBIC, box)
     return np.asarray(image, dtype=np.uint8).reshape(size, size, channels)
 
 
@@ -206,16 +223,12 @@ def _plain(image: Image.Image, mode: str) -> Image.Image:
 
 
 def decode_all(
-    images: Readable, start: int, size: int, channels: int, workers: int
-) -> Iterator[tuple[int, Pixels, list[Broken]]]:
-    """Decode images from `start` on, several ranges of them at a time, in order.
-
-    For each range: how many images it has, the pixels uint8 [n, size, size, channels] of those
-    that can be read, and the others.
-    """
+    images: Images, start: int, size: int, channels: int, workers: int
+) -> Iterator[Decoded]:
+    """Decode images from `start` on, several ranges of them at a time, in order."""
     # Few enough at a time that a thread's pixels stay below 32 MB.
     step = max(1, min(_STEP, 32_000_000 // (size * size * channels)))
-    waiting: deque[Future[tuple[int, Pixels, list[Broken]]]] = deque()
+    waiting: deque[Future[Decoded]] = deque()
     pool = ThreadPoolExecutor(workers, "decode")  # Pillow decodes outside of Python's lock
     try:
         for first in range(start, len(images), step):
@@ -229,19 +242,16 @@ def decode_all(
         pool.shutdown(cancel_futures=True)
 
 
-def _decode_range(
-    images: Readable, indices: range, size: int, channels: int
-) -> tuple[int, Pixels, list[Broken]]:
+def _decode_range(images: Images, indices: range, size: int, channels: int) -> Decoded:
     pixels = np.empty((len(indices), size, size, channels), dtype=np.uint8)
+    whole: list[int] = []
     broken: list[Broken] = []
     for index in indices:
         try:
-            found = decode(images.read(index), size, channels)
-            pixels[index - indices.start - len(broken)] = found
-        except BrokenImageError as error:
-            broken.append((index, images.name(index), str(error)))
-        except OSError as error:
-            if error.errno in (*DISK_FULL, *_TOO_MANY_FILES):
+            pixels[len(whole)] = decode(images.read(index), size, channels)
+            whole.append(index)
+        except (BrokenImageError, OSError) as error:
+            if getattr(error, "errno", None) in (*DISK_FULL, *_TOO_MANY_FILES):
                 raise
             broken.append((index, images.name(index), str(error)))
-    return len(indices), pixels[: len(indices) - len(broken)], broken
+    return whole, pixels[: len(whole)], broken

@@ -25,7 +25,7 @@ _UNREAD = {
     "JPEG XL": "jxl",
     "SVG": "svg",
 }
-"""Endings of photographs that are not read. Pillow knows others, and PDF and films besides."""
+"""Endings of photographs that are not read; Pillow knows more, and some that are no photographs."""
 _NO_PHOTOGRAPHS = frozenset({".pdf", ".eps", ".ps", ".mpg", ".mpeg", ".h5", ".hdf"})
 
 
@@ -35,7 +35,7 @@ def detect(path: Path) -> Source | None:
     if splits:
         return Source("class folders", path, partial(_list_splits, splits))
     names = (file.name for folder in _folders(path) for file in _walk(folder))
-    if any(_is_image_name(name) or unread_kind(name) for name in names):
+    if any(_kind(name) is not None for name in names):
         return Source("folder of classes", path, partial(_split_classes, path))
     return None
 
@@ -60,29 +60,21 @@ def split_by_class(
     while sum(wanted) != count:
         step = 1 if sum(wanted) < count else -1
         # The split that is furthest from its share gives or takes, but none is left empty.
-        errors = [
-            (step * (count * fraction - have), -place)
-            for place, (fraction, have) in enumerate(zip(fractions, wanted, strict=True))
-            if have + step >= 1
-        ]
-        wanted[-max(errors)[1]] += step
-    order = np.random.default_rng(seed).permutation(count).tolist()
-    chosen: dict[str, list[str]] = {}
-    for split, size in zip(SPLITS, wanted, strict=True):
-        chosen[split] = sorted(class_names[place] for place in order[:size])
-        order = order[size:]
-    return chosen
+        able = [place for place, have in enumerate(wanted) if have + step >= 1]
+        furthest = max(able, key=lambda place: step * (count * fractions[place] - wanted[place]))
+        wanted[furthest] += step
+    order = np.random.default_rng(seed).permutation(count)
+    parts = zip(SPLITS, np.split(order, np.cumsum(wanted)[:-1]), strict=True)
+    return {split: sorted(class_names[place] for place in part) for split, part in parts}
 
 
 def _list_splits(folders: dict[str, Path], listing: Listing) -> dict[str, ListedSplit]:
-    splits: dict[str, ListedSplit] = {}
-    for split, folder in folders.items():
-        found = _list_classes(folder, listing)
-        if not found:
-            least = f"{listing.min_images} images" if listing.min_images > 1 else "an image"
-            raise DertsError(f"{folder} has no class folder with {least}: add some, or remove it")
-        splits[split] = _as_split(folder, found)
-    return splits
+    found = {split: _list_classes(folder, listing) for split, folder in folders.items()}
+    for split, classes in found.items():
+        if not classes:
+            lacks = f"has no class folder with {listing.min_images} images or more"
+            raise DertsError(f"{folders[split]} {lacks}: add some, or remove it")
+    return {split: _as_split(folders[split], classes) for split, classes in found.items()}
 
 
 def _split_classes(folder: Path, listing: Listing) -> dict[str, ListedSplit]:
@@ -108,16 +100,16 @@ def _list_classes(folder: Path, listing: Listing) -> dict[str, list[tuple[str, i
     for _ in range(1, listing.class_level):
         above += classes
         classes = [inner for one in classes for inner in _folders(one)]
-    if not any(list_images(one, folder) or count_unread(one) for one in classes):
-        _no_such_level(folder, listing.class_level)
     listing.loose.extend(name for one in above for name in _images_in(one))
     listed = {one.relative_to(folder).as_posix(): list_images(one, folder) for one in classes}
+    unread = {name: count_unread(folder / name) for name in listed}
     for name, files in listed.items():
-        unread = count_unread(folder / name)
-        if unread and not files:
+        if unread[name] and not files:
             lost = f"class {name!r} has no image that can be read"
-            raise DertsError(f"{lost}: {unread_note(unread)}")
-        listing.unread.update(unread)
+            raise DertsError(f"{lost}: {unread_note(unread[name])}")
+        listing.unread.update(unread[name])
+    if not any(listed.values()):
+        _no_such_level(folder, listing.class_level)
     few = [name for name, files in listed.items() if 0 < len(files) < listing.min_images]
     listing.left_out.extend(few)
     return {name: files for name, files in listed.items() if files and name not in few}
@@ -128,12 +120,13 @@ def _check_level(classes: Sequence[Path]) -> None:
     for one in classes:
         inner = [] if _images_in(one) else [f.name for f in _folders(one) if list_images(f, f)]
         if len(inner) > 1:
-            shown = ", ".join(inner[:3]) + (", …" if len(inner) > 3 else "")
-            raise DertsError(
-                f"{one} holds no image but {len(inner)} folders of images ({shown}): say which are "
-                f"the classes, with --class-level 1 for {one.name!r} or --class-level 2 for "
-                f"{f'{one.name}/{inner[0]}'!r}"
-            )
+            found = f"{one} holds no image but {len(inner)} folders of images ({_first(inner, 3)})"
+            fix = f"--class-level 1 for {one.name!r} or --class-level 2 for '{one.name}/{inner[0]}'"
+            raise DertsError(f"{found}: say which are the classes, with {fix}")
+
+
+def _first(names: Sequence[str], count: int) -> str:
+    return ", ".join(names[:count]) + (", …" if len(names) > count else "")
 
 
 def _no_such_level(folder: Path, level: int) -> None:
@@ -148,14 +141,11 @@ def _no_such_level(folder: Path, level: int) -> None:
 
 def _images_in(folder: Path) -> list[str]:
     """Images that lie directly in a folder."""
-    return [child.name for child in folder.iterdir() if _is_image_name(child.name)]
+    return [child.name for child in folder.iterdir() if _kind(child.name) == ""]
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """All files in a folder and those below it, without hidden folders.
-
-    Symbolic links to folders are not followed further down, so that a loop does no harm.
-    """
+    """All files in a folder and those below it, without hidden folders and links to folders."""
     for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(parent) / name for name in files)
@@ -163,18 +153,17 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 def list_images(folder: Path, root: Path) -> list[tuple[str, int]]:
     """Image files in a folder and those below it: (path relative to root, bytes), sorted."""
-    found = []
-    for path in _walk(folder):
-        if _is_image_name(path.name):
-            # A link to nowhere counts, and reading it will say so.
-            size = path.stat().st_size if path.exists() else 0
-            found.append((path.relative_to(root).as_posix(), size))
-    return sorted(found)
+    images = [path for path in _walk(folder) if _kind(path.name) == ""]
+    return sorted(
+        # A link to nowhere counts, and reading it will say so.
+        (path.relative_to(root).as_posix(), path.stat().st_size if path.exists() else 0)
+        for path in images
+    )
 
 
 def count_unread(folder: Path) -> Counter[str]:
     """How many photographs of each kind that is not read are in a folder and those below it."""
-    return Counter(kind for path in _walk(folder) if (kind := unread_kind(path.name)))
+    return Counter(kind for path in _walk(folder) if (kind := _kind(path.name)))
 
 
 def left_out_notes(listing: Listing) -> list[str]:
@@ -185,8 +174,7 @@ def left_out_notes(listing: Listing) -> list[str]:
         (listing.loose, "images that lie in no class folder"),
     ):
         if names:
-            first = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-            notes.append(f"left out {len(names):,} {what}: {first}")
+            notes.append(f"left out {len(names):,} {what}: {_first(names, 5)}")
     return notes + ([unread_note(listing.unread)] if listing.unread else [])
 
 
@@ -204,30 +192,18 @@ def unread_note(unread: Counter[str]) -> str:
     return "; ".join(said)
 
 
-def unread_kind(name: str) -> str | None:
-    """The format of a photograph that is not read, by its ending; None of any other file."""
-    ending = os.path.splitext(name)[1].lower()
-    if name.startswith(".") or ending in _endings():
-        return None
-    kind = next((kind for kind, known in _UNREAD.items() if ending[1:] in known.split()), None)
-    return kind or (ending[1:].upper() if ending in _others() else None)
+def _kind(name: str) -> str | None:
+    """Of a photograph the format if it is not read, else "", by its ending; None of other files."""
+    return None if name.startswith(".") else _kinds().get(os.path.splitext(name)[1].lower())
 
 
 @cache
-def _others() -> frozenset[str]:
-    return frozenset(Image.registered_extensions()) - _NO_PHOTOGRAPHS
-
-
-def _is_image_name(name: str) -> bool:
-    """Whether the ending is one of a format that is read and the file is not a hidden one."""
-    return not name.startswith(".") and os.path.splitext(name)[1].lower() in _endings()
-
-
-@cache
-def _endings() -> frozenset[str]:
+def _kinds() -> dict[str, str]:
     read = formats()
     known = Image.registered_extensions()
-    return frozenset(ending for ending, kind in known.items() if kind in read)
+    kinds = {ending: ending[1:].upper() for ending in known if ending not in _NO_PHOTOGRAPHS}
+    kinds |= {f".{ending}": kind for kind, text in _UNREAD.items() for ending in text.split()}
+    return kinds | {ending: "" for ending, kind in known.items() if kind in read}
 
 
 def _folders(path: Path) -> list[Path]:

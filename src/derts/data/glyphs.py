@@ -20,9 +20,6 @@ from derts.errors import DertsError
 
 SIDE = 28
 _CANVAS, _GLYPH = 48, 40  # a glyph's longer side on its canvas, in pixels
-_CATEGORIES = frozenset({"Lu", "Ll", "Lt", "Lo", "Nd"})
-# A share of the squared ink: below it, the eye takes two noisy small shapes for one.
-_SAME_SHAPE = 0.04
 # Part of the cached store's name: raise it with every change of what is drawn.
 _VERSION = 1
 
@@ -37,10 +34,9 @@ def glyphs(
     """Letters and digits of several scripts, drawn at random, as train, val and test tables.
 
     Images are uint8 [n, 28, 28, 1], white on black, in random fonts, sizes, places, angles and
-    noise. About a thousand characters that can be told apart, or as many as `characters`
-    says, spread over the scripts; each is in one split (64, 16 and 20 per cent). The same
-    arguments give the same bytes. Kept as a store in the folder that DERTS_CACHE names, else
-    in the user's cache folder.
+    noise. About a thousand characters that can be told apart, or `characters` of them, spread
+    over the scripts; each is in one split (64, 16 and 20 per cent). The same arguments give the
+    same bytes. Kept as a store in the folder that DERTS_CACHE names, else in the user's cache.
 
     >>> glyphs(characters=10, images_per_character=3, cache=False)["train"]
     ImageTable(train: 18 images 28×28×1, 6 classes, cpu)
@@ -65,35 +61,47 @@ def glyphs(
 
 
 def _make(images_per_character: int, characters: int | None, seed: int) -> dict[str, ImageTable]:
-    codes, shapes = _distinct_characters()
-    places = list(range(len(codes)))
+    codes = _codes()
     if characters is not None:
         if characters > len(codes):
             raise DertsError(f"characters is {characters}, but there are {len(codes)}: give fewer")
-        places = _spread(codes, seed)[:characters]
-    place_of = {f"U+{codes[place]:04X} {chr(codes[place])}": place for place in places}
+        codes = _spread(codes, seed)[:characters]
+    code_of = {f"U+{code:04X} {chr(code)}": code for code in codes}
     tables = {}
-    for split, names in split_by_class(list(place_of), DEFAULT_FRACTIONS, seed).items():
-        places = [place_of[name] for name in names]
-        seeds = [(seed, codes[place]) for place in places]
-        images = _draw(shapes[places], images_per_character, seeds)
+    for split, names in split_by_class(list(code_of), DEFAULT_FRACTIONS, seed).items():
+        codes = [code_of[name] for name in names]
+        images = _draw(_shapes(codes), images_per_character, [(seed, code) for code in codes])
         labels = torch.arange(len(names)).repeat_interleave(images_per_character)
-        categories = tuple(_script(codes[place]).capitalize() for place in places)
+        categories = tuple(_script(code).capitalize() for code in codes)
         tables[split] = ImageTable(
             torch.from_numpy(images).flatten(0, 1), labels, tuple(names), split, categories
         )
     return tables
 
 
+def _codes() -> list[int]:
+    """The letters and digits that all fonts have and that in most look like none before them.
+
+    Commit cca2df0 has the code that found them: `_distinct` in this file.
+    """
+    text = Path(__file__).with_name("glyphs.txt").read_text(encoding="ascii")
+    ranges = [[int(end, 16) for end in part.split("-")] for part in text.split()]
+    return [code for ends in ranges for code in range(ends[0], ends[-1] + 1)]
+
+
+def _script(code: int) -> str:
+    return unicodedata.name(chr(code)).split()[0]
+
+
 def _spread(codes: list[int], seed: int) -> list[int]:
-    """All places in a random order of which every beginning has its share of each script."""
+    """All codes in a random order of which every beginning has its share of each script."""
     random = np.random.default_rng(seed)
     ranked = []
     for name in sorted({_script(code) for code in codes}):
-        group = [place for place, code in enumerate(codes) if _script(code) == name]
+        group = [code for code in codes if _script(code) == name]
         order = random.permutation(len(group)).tolist()
         ranked += [((rank + 0.5) / len(group), group[chosen]) for rank, chosen in enumerate(order)]
-    return [place for _, place in sorted(ranked)]
+    return [code for _, code in sorted(ranked)]
 
 
 def _cache_folder() -> Path:
@@ -102,75 +110,29 @@ def _cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "derts"
 
 
-def _fonts() -> list[Path]:
-    """The twelve DejaVu fonts (Sans, Sans Mono, Serif) that come with matplotlib."""
+def _shapes(codes: list[int]) -> NDArray[np.uint8]:
+    """Each character in each of matplotlib's twelve DejaVu fonts (Sans, Sans Mono, Serif), all of
+    one size: uint8 [characters, fonts, canvas, canvas].
+    """
     import matplotlib
 
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
-    found = sorted(path for path in folder.glob("DejaVu*.ttf") if "Display" not in path.name)
-    if len(found) != 12:
-        raise DertsError(
-            f"matplotlib's folder {folder} has {len(found)} of the 12 DejaVu fonts that glyphs are "
-            "drawn with: install matplotlib again"
-        )
-    return found
-
-
-def _distinct_characters() -> tuple[list[int], NDArray[np.uint8]]:
-    """Code points of letters and digits that all fonts have and that look unlike, and shapes."""
-    from matplotlib.ft2font import FT2Font
-
-    shared = set.intersection(*(set(FT2Font(str(path)).get_charmap()) for path in _fonts()))
-    codes = [code for code in sorted(shared) if unicodedata.category(chr(code)) in _CATEGORIES]
-    shapes = _draw_shapes(codes)
-    kept = _distinct(shapes)
-    return [codes[place] for place in kept], shapes[kept]
-
-
-def _script(code: int) -> str:
-    return unicodedata.name(chr(code)).split()[0]
-
-
-def _draw_shapes(codes: list[int]) -> NDArray[np.uint8]:
-    """Each character in each font, all of one size: uint8 [characters, fonts, canvas, canvas]."""
-    paths = _fonts()
+    paths = sorted(path for path in folder.glob("DejaVu*.ttf") if "Display" not in path.name)
+    if len(paths) != 12:
+        raise DertsError(f"{folder} has {len(paths)} of 12 DejaVu fonts: install matplotlib again")
     shapes = np.zeros((len(codes), len(paths), _CANVAS, _CANVAS), dtype=np.uint8)
     for font_number, path in enumerate(paths):
         font = ImageFont.truetype(str(path), _CANVAS, layout_engine=ImageFont.Layout.BASIC)
         for number, code in enumerate(codes):
             mask = font.getmask(chr(code), mode="L")
-            width, height = mask.size
-            box = mask.getbbox() if width and height else None
-            if box is None:
-                continue
-            pixels = np.array(mask, dtype=np.uint8).reshape(height, width)
-            shape = Image.fromarray(pixels[box[1] : box[3], box[0] : box[2]])
+            image = Image.fromarray(np.array(mask, dtype=np.uint8).reshape(mask.size[::-1]))
+            shape = image.crop(image.getbbox())
             scale = _GLYPH / max(shape.size)
             wide, high = (max(1, round(side * scale)) for side in shape.size)
             shape = shape.resize((wide, high), Image.Resampling.BICUBIC)
             left, top = (_CANVAS - wide) // 2, (_CANVAS - high) // 2
             shapes[number, font_number, top : top + high, left : left + wide] = np.asarray(shape)
     return shapes
-
-
-def _distinct(shapes: NDArray[np.uint8]) -> list[int]:
-    """Indices of the characters that look like none before them in most of the fonts."""
-    count, font_count = shapes.shape[:2]
-    cells = _CANVAS // 4
-    small = shapes.reshape(count, font_count, cells, 4, cells, 4).mean(axis=(3, 5)) // 16
-    # Small whole numbers in float32: products and sums are exact, on any machine the same.
-    pixels = small.reshape(count, font_count, -1).swapaxes(0, 1).astype(np.float32)
-    ink = (pixels**2).sum(axis=2)  # [fonts, characters]
-    alike = np.zeros((count, count), dtype=np.int64)
-    for font_pixels, font_ink in zip(pixels, ink, strict=True):
-        difference = font_ink[:, None] + font_ink - 2 * (font_pixels @ font_pixels.T)
-        alike += difference < _SAME_SHAPE * np.minimum(font_ink[:, None], font_ink)
-    same = alike > font_count / 2
-    kept: list[int] = []
-    for number in range(count):
-        if ink[:, number].min() > 0 and not same[number, kept].any():
-            kept.append(number)
-    return kept
 
 
 def _draw(shapes: NDArray[np.uint8], count: int, seeds: list[tuple[int, int]]) -> NDArray[np.uint8]:

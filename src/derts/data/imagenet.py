@@ -10,6 +10,7 @@ packs    both: .npz of `data` (uint8, image files end to end), `offsets` [n + 1]
 import csv
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from derts.data.decode import Pixels
 from derts.data.safe_pickle import as_list, as_text, load_fields, load_pickle
 from derts.data.sources import (
+    NO_ZIP,
     SPLITS,
     ListedSplit,
     Listing,
@@ -34,6 +36,7 @@ from derts.data.sources import (
 from derts.errors import DertsError
 
 _AGAIN = "download it again"
+_PACKED = ("data", "offsets", "labels", "class_names")
 
 
 def detect(path: Path) -> Source | None:
@@ -91,10 +94,9 @@ def _list_csv(_: str, table: Path) -> ListedSplit:
     names = [str(row["filename"] or "") for row in rows]
     sizes = [_file_size(name, folder, table) for name in names]
     if -1 in sizes:
-        raise DertsError(
-            f"{sizes.count(-1):,} of {len(rows):,} images named in {table} are not in "
-            f"images/, the first is {names[sizes.index(-1)]!r}: download them, or remove those rows"
-        )
+        lost = f"{sizes.count(-1):,} of {len(rows):,} images of {table} are not in images/"
+        first = names[sizes.index(-1)]
+        raise DertsError(f"{lost}, the first is {first!r}: download them, or remove those rows")
     labels = number_labels([str(row["label"]) for row in rows])
     return split_of_files(folder, list(zip(names, sizes, strict=True)), *labels)
 
@@ -136,8 +138,7 @@ def _names_of_class_dict(path: Path, class_dict: Any, count: int) -> list[str]:
             if not isinstance(number, int) or not 0 <= number < count:
                 raise DertsError(f"{path}: class_dict names image {number!r} of {count}: {_AGAIN}")
             name_of[number] = as_text(name)
-    if len(name_of) < count:
-        missing = count - len(name_of)
+    if missing := count - len(name_of):
         raise DertsError(f"{path}: {missing:,} images are in no class of class_dict: {_AGAIN}")
     return [name_of[number] for number in range(count)]
 
@@ -156,7 +157,13 @@ def _list_tiered(split: str, path: Path) -> ListedSplit:
         # These arrays were decoded by OpenCV, which puts blue first.
         images = checked_pixels(path, load_npz(path, "images")[0])[..., ::-1]
     else:
-        images = _png_images(path)
+        content = load_pickle(path)
+        arrays = content.tolist() if isinstance(content, np.ndarray) else content
+        if not isinstance(arrays, list) or not all(
+            isinstance(array, np.ndarray) and array.dtype == np.uint8 for array in arrays
+        ):
+            raise DertsError(f"{path} holds no list of encoded images: {_AGAIN}")
+        images = [array.reshape(-1) for array in arrays]
     given = _numbers(fields, key, label_path)
     numbers, first, labels = np.unique(given, return_index=True, return_inverse=True)
     categories = None
@@ -172,16 +179,6 @@ def _list_tiered(split: str, path: Path) -> ListedSplit:
         f"{name} ({count + 1})" if count else name for name, count in zip(names, again, strict=True)
     )
     return split_in_memory(split, (path,), images, classes, labels.astype(np.int64), categories)
-
-
-def _png_images(path: Path) -> list[Pixels]:
-    content = load_pickle(path)
-    arrays = content.tolist() if isinstance(content, np.ndarray) else content
-    if not isinstance(arrays, list) or not all(
-        isinstance(array, np.ndarray) and array.dtype == np.uint8 for array in arrays
-    ):
-        raise DertsError(f"{path} holds no list of encoded images: {_AGAIN}")
-    return arrays
 
 
 def _numbers(fields: dict[str, Any], key: str, path: Path) -> NDArray[np.int64]:
@@ -211,9 +208,20 @@ def _list_packs(split: str, *paths: Path) -> ListedSplit:
     names: list[str] = []
     category_of: dict[str, str] = {}
     for path in paths:
-        arrays = load_npz(path, "data", "offsets", "labels", "class_names")
-        data, offsets, labels, class_names = arrays
-        if not all(array.ndim == 1 for array in arrays) or not _in_range(*arrays):
+        data, offsets, labels, class_names = load_npz(path, *_PACKED)
+        fits = (
+            (data.ndim, offsets.ndim, labels.ndim, class_names.ndim) == (1, 1, 1, 1)
+            and len(offsets) == len(labels) + 1
+            and data.dtype == np.uint8
+            and offsets.dtype.kind in "iu"
+            and labels.dtype.kind in "iu"
+            and offsets[0] == 0
+            and offsets[-1] == len(data)
+            and (offsets[1:] >= offsets[:-1]).all()
+            and labels.min(initial=0) >= 0
+            and labels.max(initial=0) < max(len(class_names), 1)
+        )
+        if not fits:
             raise DertsError(f"{path} has offsets or labels out of range or number: {_AGAIN}")
         if _has_categories(path):
             [categories] = load_npz(path, "categories")
@@ -227,40 +235,21 @@ def _list_packs(split: str, *paths: Path) -> ListedSplit:
     return split_in_memory(split, paths, files, used, numbers, known)
 
 
-def _in_range(
-    data: NDArray[Any], offsets: NDArray[Any], labels: NDArray[Any], class_names: NDArray[Any]
-) -> bool:
-    return bool(
-        len(offsets) == len(labels) + 1
-        and data.dtype == np.uint8
-        and offsets.dtype.kind in "iu"
-        and labels.dtype.kind in "iu"
-        and offsets[0] == 0
-        and offsets[-1] == len(data)
-        and (offsets[1:] >= offsets[:-1]).all()
-        and labels.min(initial=0) >= 0
-        and labels.max(initial=0) < max(len(class_names), 1)
-    )
-
-
 def load_npz(path: Path, *names: str) -> list[NDArray[Any]]:
     """Arrays of an .npz, which is not trusted: no pickled objects."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
-            missing = [name for name in names if name not in held]
-            if missing:
-                only = ", ".join(held.files[:6])
-                raise DertsError(f"{path} has no array {missing[0]!r}, only {only}: {_AGAIN}")
-            return [np.asarray(held[name]) for name in names]
-    except DertsError:
-        raise
+            found = {name: np.asarray(held[name]) for name in names if name in held}
+            only = ", ".join(held.files[:6])
     except Exception as error:  # what a damaged archive raises can be anything
         raise DertsError(f"{path} is no readable .npz ({error}): {_AGAIN}") from error
+    for name in names:
+        if name not in found:
+            raise DertsError(f"{path} has no array {name!r}, only {only}: {_AGAIN}")
+    return list(found.values())
 
 
 def _has_categories(path: Path) -> bool:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return "categories.npy" in archive.namelist()
-    except (zipfile.BadZipFile, OSError, ValueError):
-        return False
+    with suppress(*NO_ZIP), zipfile.ZipFile(path) as archive:
+        return "categories.npy" in archive.namelist()
+    return False

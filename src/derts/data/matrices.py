@@ -4,7 +4,7 @@ import csv
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,12 @@ FEATURES = ("features", "X", "x", "embeddings", "embedding")
 LABELS = ("labels", "label", "y", "class", "target")
 NAMES = ("names", "name", "path", "file", "id")
 AT_ONCE = 1 << 22  # numbers that are read at once
+Columns = tuple[NDArray[Any], list[str] | None, list[str] | None]
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """n rows of d features as a file has them, with labels and names where it has them.
-
-    values  any real numbers [n, d]; of an .npy they stay on disk
-    """
+    """Rows of any real numbers [n, d], of an .npy on disk, with labels and names if it has them."""
 
     path: Path
     values: NDArray[Any]
@@ -44,7 +42,6 @@ class Matrix:
         return len(self.values)
 
     def name(self, row: int) -> str:
-        """What a row is called: its name, else its number in the file."""
         return self.names[row] if self.names else f"row {row}"
 
     def blocks(self, rows: Sequence[int] | None = None) -> Iterator[torch.Tensor]:
@@ -56,7 +53,7 @@ class Matrix:
                 yield torch.from_numpy(np.array(self.values[some], dtype=np.float32, order="C"))
 
     def check(self, progress: Progress = silent) -> list[str]:
-        """Refuse what is no finite number; what is worth telling about rows that are the same."""
+        """Refuse what is no finite number; tell of rows that are the same."""
         first: dict[bytes, int] = {}
         same = other = row = 0
         with progress("checking", total=len(self), unit="rows") as advance:
@@ -65,8 +62,8 @@ class Matrix:
                 if len(bad):
                     place, column = bad[0].tolist()
                     found = f"{self.name(row + place)} has {block[place, column]:.0f}"
-                    fix = "remove or repair such rows"
-                    raise DertsError(f"{self.path}: {found} in column {column}: {fix}")
+                    fix = f"in column {column}: remove or repair such rows"
+                    raise DertsError(f"{self.path}: {found} {fix}")
                 for values in block.numpy():
                     twin = first.setdefault(hashlib.blake2b(values, digest_size=16).digest(), row)
                     same += twin != row
@@ -92,7 +89,7 @@ class Matrix:
 
 
 def is_matrix(path: Path | str) -> bool:
-    """Whether a path is a file of features, by its ending."""
+    """Whether a path is that of a file of features, by its ending."""
     return Path(path).suffix.lower() in ENDINGS and not Path(path).is_dir()
 
 
@@ -106,37 +103,34 @@ def read_matrix(path: Path | str, labels: Path | None = None, *, labelled: bool 
     No file is ever unpickled.
     """
     path = Path(path)
+    given: list[str] | None = None
+    names: list[str] | None = None
     if not path.is_file():
         raise DertsError(f"{path} does not exist: give a .npz, .npy or .parquet file of features")
-    beside = path.with_name("labels.csv")
+    ending, beside = path.suffix.lower(), path.with_name("labels.csv")
     try:
-        if path.suffix.lower() == ".npz":
-            values, given, names = _read_npz(path)
-        elif path.suffix.lower() == ".npy":
-            values, given, names = np.load(path, mmap_mode="r", allow_pickle=False), None, None
+        if ending == ".npy":
+            values = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
             labels = labels or (beside if beside.is_file() else None)
         else:
-            values, given, names = _read_parquet(path)
+            check_memory([path])
+            values, given, names = (_read_npz if ending == ".npz" else _read_parquet)(path)
     except DertsError:
         raise
     except Exception as error:  # numpy reads headers as Python: any mistake comes through
         raise DertsError(f"{path} cannot be read ({error}): write it again") from None
-    values = np.asarray(values) if not isinstance(values, np.memmap) else values
     if values.ndim != 2 or values.dtype.kind not in "fiub" or not values.size:
         found = f"{values.dtype} {list(values.shape)}"
         raise DertsError(f"{path} holds {found}: give numbers [rows, features], at least one")
     if labels is not None:
         names, given = _read_labels(labels, len(values), names)
     if given is None and labelled:
-        fix = (
-            "give --labels FILE, a CSV with a line per row"
-            if path.suffix != ".npz"
-            else ("save them as the array labels")
-        )
+        as_csv = "give --labels FILE, a CSV with a line per row"
+        fix = "save them as the array labels" if ending == ".npz" else as_csv
         raise DertsError(f"{path} has no labels: {fix}")
-    for what, found_ in (("labels", given), ("names", names)):
-        if found_ is not None and len(found_) != len(values):
-            wrong = f"{path} has {len(values):,} rows but {len(found_):,} {what}"
+    for what, texts in (("labels", given), ("names", names)):
+        if texts is not None and len(texts) != len(values):
+            wrong = f"{path} has {len(values):,} rows but {len(texts):,} {what}"
             raise DertsError(f"{wrong}: give one per row")
     return Matrix(path, values, given, names)
 
@@ -145,10 +139,8 @@ def rows_for_model(given: Any, width: int, *, labelled: bool = False) -> Matrix:
     """Rows for a model that takes `width` features: in a file, or as an array [n, d]."""
     if isinstance(given, str | Path):
         if not is_matrix(given):
-            fix = "give a .npz, .npy or .parquet file of them"
-            raise DertsError(
-                f"the model was trained on features, which {given} is no file of: {fix}"
-            )
+            wrong = f"the model was trained on features, which {given} is no file of"
+            raise DertsError(f"{wrong}: give a .npz, .npy or .parquet file of them")
         matrix = read_matrix(given, labelled=labelled)
     else:
         matrix = Matrix(Path("rows"), np.atleast_2d(np.asarray(given)), None, None)
@@ -189,14 +181,12 @@ def prepare_matrix(
     few = sorted(name for name, count in counts.items() if count < min_rows)
     classes = sorted(set(counts) - set(few))
     if len(classes) < 3:
-        raise DertsError(
-            f"{source} has {len(classes)} classes, and they are to be split into train, val and "
-            "test: add classes, or look at the labels alone with derts inspect --features"
-        )
+        fix = "add some, or only look at the labels with derts inspect --features"
+        raise DertsError(f"{source} has {len(classes)} classes, and they are to be split: {fix}")
     rare = min(classes, key=counts.__getitem__)
     if counts[rare] < 2:
-        fix = "add rows, or leave such classes out with --min-images 2"
-        raise DertsError(f"{source}: class {rare!r} has one row, and a task needs more: {fix}")
+        one_row = f"{source}: class {rare!r} has one row, and a task needs more"
+        raise DertsError(f"{one_row}: add some, or leave it out with --min-images 2")
     notes = matrix.check(progress)
     if few:
         notes.append(f"left out {len(few)} classes with fewer than {min_rows} rows")
@@ -216,16 +206,14 @@ def prepare_matrix(
     return write_store(contents, destination, origin, overwrite=overwrite), notes
 
 
-Columns = tuple[NDArray[Any], list[str] | None, list[str] | None]
+def _first(names: Iterable[str], known: Container[str]) -> str | None:
+    return next((name for name in names if name in known), None)
 
 
 def _read_npz(path: Path) -> Columns:
-    check_memory([path])
     with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-        found = [
-            next((file[name] for name in wanted if name in file), None)
-            for wanted in (FEATURES, LABELS, NAMES)
-        ]
+        wanted = (_first(names, file) for names in (FEATURES, LABELS, NAMES))
+        found = [file[name] if name else None for name in wanted]
         if found[0] is None:
             has = ", ".join(list(file)[:5]) or "nothing"
             raise DertsError(f"{path} has no array features or X, only {has}: name it so")
@@ -238,8 +226,8 @@ def _texts(path: Path, values: NDArray[Any] | None) -> list[str] | None:
     if values.ndim != 1 or values.dtype.kind not in "iubUS":
         found = f"{values.dtype} {list(values.shape)}"
         raise DertsError(f"{path}: labels and names are whole numbers or texts [n], not {found}")
-    as_text = values.astype(str) if values.dtype.kind != "S" else np.char.decode(values, "utf-8")
-    return [str(one) for one in as_text]
+    decoded = np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
+    return [str(one) for one in decoded]
 
 
 def _read_parquet(path: Path) -> Columns:
@@ -247,18 +235,11 @@ def _read_parquet(path: Path) -> Columns:
         from pyarrow import parquet
     except ImportError:
         raise DertsError(f"{path} needs pyarrow: pip install 'derts[parquet]'") from None
-    check_memory([path])
     table = parquet.read_table(path)
     columns = table.column_names
-    wide, label, name = (
-        next((one for one in columns if one in wanted), None)
-        for wanted in (FEATURES, LABELS, NAMES)
-    )
+    wide, label, name = (_first(columns, known) for known in (FEATURES, LABELS, NAMES))
     if wide:
-        rows = [np.asarray(row) for row in table.column(wide).to_numpy()]
-        if len({row.shape for row in rows}) != 1:
-            raise DertsError(f"{path}: rows of {wide!r} differ in length: make them alike")
-        values = np.stack(rows)
+        values = np.stack([np.asarray(row) for row in table.column(wide).to_numpy()])
     else:
         numbers = [one for one in columns if one not in (label, name)]
         values = np.stack([table.column(one).to_numpy() for one in numbers], 1)
@@ -277,8 +258,7 @@ def _read_labels(
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        fix = "give a CSV with a label per line"
-        raise DertsError(f"{path} cannot be read ({error}): {fix}") from None
+        raise DertsError(f"{path} cannot be read ({error}): give a CSV of labels") from None
     heading = rows.pop(0) if len(rows) == count + 1 else []
     if len(rows) != count:
         raise DertsError(f"{path} has {len(rows):,} lines for {count:,} rows: give one label each")

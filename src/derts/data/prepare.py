@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,10 +43,9 @@ _ACCEPTED = (
 
 
 def open_data(source: str | Path, *, device: torch.device | str | None = None) -> dict[str, Table]:
-    """The splits of "glyphs" or of a prepared store, their items moved to `device` if given.
+    """The splits of "glyphs" or of a prepared store, its items on disk unless `device` is given.
 
-    "glyphs-120x20" are 120 of the characters with 20 images each. A store's items stay on disk
-    unless a device is given.
+    "glyphs-120x20" are 120 of the characters with 20 images each.
 
     >>> open_data("no-such-store")
     Traceback (most recent call last):
@@ -62,14 +62,14 @@ def open_data(source: str | Path, *, device: torch.device | str | None = None) -
     elif not Path(source).exists():
         raise DertsError(f'{source} does not exist: give a prepared store, or "glyphs"')
     else:
-        found = f"{source} is a data set that is not prepared yet ({find_source(source).kind})"
+        found = f"{source} is not prepared yet ({find_source(source).kind})"
         raise DertsError(f"{found}: run derts data prepare {source} DEST first, and open DEST")
     place = device and choose_device(HardwareConfig(device=str(device)), "device")
     return {s: table.to(place) if place else table for s, table in tables.items()}
 
 
 def find_source(path: Path | str) -> Source:
-    """The source that a folder holds; its kind is found by looking."""
+    """What kind of data set a folder holds."""
     path = Path(path)
     if not path.exists():
         raise DertsError(f"{path} does not exist: give the folder of a data set")
@@ -89,7 +89,7 @@ def find_source(path: Path | str) -> Source:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What prepare did: the store, and what is worth telling about how it was made."""
+    """The store that prepare made, and what is worth telling of it."""
 
     store: StoreDescription
     resumed_images: int = 0
@@ -132,9 +132,12 @@ def prepare(
     'train: 1 images 8×8×3, 1 classes of 1'
     """
     destination = Path(os.path.abspath(destination))
-    ranges = {"size": (size, 1, 4096), "workers": (workers, 0, 1000)}
-    ranges |= {"min_images": (min_images, 1, 10**9), "class_level": (class_level, 0, 100)}
-    for name, (value, low, high) in ranges.items():
+    for name, value, low, high in (
+        ("size", size, 1, 4096),
+        ("workers", workers, 0, 1000),
+        ("min_images", min_images, 1, 10**9),
+        ("class_level", class_level, 0, 100),
+    ):
         if not low <= value <= high:
             raise DertsError(f"{name} {value} is out of range: give {low} to {high:,}")
     found = find_source(source)
@@ -149,9 +152,12 @@ def prepare(
         splits = found.splits(listing)
         settings = {"size": size, "grayscale": grayscale}
         fingerprint = _fingerprint(found, splits, settings)
-        if not overwrite and _is_prepared(destination, fingerprint, skip_broken):
-            notes = ["it is prepared already", *folders.left_out_notes(listing)]
-            return Prepared(describe_store(destination), notes=tuple(notes))
+        with suppress(DertsError):  # whatever is there is no such store
+            store = describe_store(destination)
+            is_same = store.fingerprint == fingerprint and (skip_broken or not store.left_out)
+            if is_same and not overwrite:
+                notes = ["it is prepared already", *folders.left_out_notes(listing)]
+                return Prepared(store, notes=tuple(notes))
         check_destination(destination, overwrite=overwrite)
         partial = destination.with_name(destination.name + ".partial")
         partial.mkdir(parents=True, exist_ok=True)
@@ -184,9 +190,8 @@ class _Preparation:
     done: Counter[str] = field(default_factory=Counter)
     broken: defaultdict[str, list[Broken]] = field(default_factory=lambda: defaultdict(list))
 
-    @property
-    def journal(self) -> Path:
-        return self.partial / "journal"
+    def __post_init__(self) -> None:
+        self.journal = self.partial / "journal"
 
     def pixels(self, split: str) -> Path:
         return self.partial / f"{split}.npy"
@@ -231,8 +236,9 @@ class _Preparation:
         total = sum(len(split) for split in self.splits.values()) - done
         with progress(title, total=total, unit="images") as advance:
             for name, split in self.splits.items():
-                shape = (self.size, self.channels)
-                for count, pixels, broken in decode_all(split, self.done[name], *shape, workers):
+                start, shape = self.done[name], (self.size, self.channels)
+                for whole, pixels, broken in decode_all(split.images, start, *shape, workers):
+                    count = len(whole) + len(broken)
                     with self.pixels(name).open("ab") as file:
                         file.write(pixels.tobytes())
                     with self.journal.open("a", encoding="utf-8") as file_of_lines:
@@ -256,29 +262,21 @@ class _Preparation:
         """Write headers, labels and names; every class must have an image left."""
         entries = {}
         for name, split in self.splits.items():
-            kept = np.delete(np.arange(len(split)), [index for index, *_ in self.broken[name]])
             if not len(split):
                 raise DertsError(f"split {name!r} has no image: add some, or remove it")
-            self._check_classes(name, set(split.labels.tolist()) - set(split.labels[kept].tolist()))
-            content = SplitContent(
-                (),
-                (self.size, self.size, self.channels),
-                torch.from_numpy(split.labels[kept]),
-                split.class_names,
-                split.categories,
-                split.names and [split.names[index] for index in kept],
-            )
-            entries[name] = finish_split(self.partial, name, content)
+            kept = np.delete(np.arange(len(split)), [index for index, *_ in self.broken[name]])
+            left = set(split.labels[kept].tolist())
+            for index, file, reason in self.broken[name]:
+                if (label := int(split.labels[index])) not in left:
+                    which = f"class {split.class_names[label]!r} in {name}"
+                    why = f"has no image left that can be read ({file}: {reason})"
+                    raise DertsError(f"{which} {why}: replace its images, or remove it")
+            images = split.images
+            names = [images.name(index) for index in kept.tolist()] if images.root else None
+            shape, labels = (self.size, self.size, self.channels), split.labels[kept]
+            about = torch.from_numpy(labels), split.class_names, split.categories, names
+            entries[name] = finish_split(self.partial, name, SplitContent((), shape, *about))
         return entries
-
-    def _check_classes(self, name: str, lost: set[int]) -> None:
-        """Refuse to go on without classes of which no image could be read."""
-        split = self.splits[name]
-        for index, file, reason in self.broken[name]:
-            if (label := int(split.labels[index])) in lost:
-                which = f"class {split.class_names[label]!r} in {name} has no image left"
-                fix = "replace its images, or remove it"
-                raise DertsError(f"{which} that can be read ({file}: {reason}): {fix}")
 
 
 def _fingerprint(source: Source, splits: dict[str, ListedSplit], settings: dict[str, int]) -> str:
@@ -290,11 +288,3 @@ def _fingerprint(source: Source, splits: dict[str, ListedSplit], settings: dict[
         for line in split.identity:
             digest.update(line.encode("utf-8", "surrogateescape") + b"\n")
     return digest.hexdigest()
-
-
-def _is_prepared(destination: Path, fingerprint: str, skip_broken: bool) -> bool:
-    try:
-        store = describe_store(destination)
-    except DertsError:
-        return False
-    return store.fingerprint == fingerprint and (skip_broken or store.left_out == 0)

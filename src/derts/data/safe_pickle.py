@@ -130,15 +130,13 @@ def load_pickle(path: Path) -> Any:
         ):
             return _SafeUnpickler(content, encoding="bytes").load()
     except _ForbiddenError as error:
-        raise DertsError(
-            f"{path} asks for {error}, which is no part of plain data, and nothing of it was run: "
-            "get the file from a source you trust"
-        ) from None
+        wrong = (
+            f"{path} asks for {error}, which is no part of plain data, and nothing of it was run"
+        )
+        raise DertsError(f"{wrong}: get the file from a source you trust") from None
     except Exception as error:  # what a damaged pickle raises can be anything
-        reason = str(error)[:100] or type(error).__name__
-        raise DertsError(
-            f"{path} is cut short or no pickle of arrays ({reason}): download it again"
-        ) from error
+        wrong = f"is cut short or no pickle of arrays ({str(error)[:100] or type(error).__name__})"
+        raise DertsError(f"{path} {wrong}: download it again") from error
 
 
 def load_fields(path: Path) -> dict[str, Any]:

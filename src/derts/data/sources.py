@@ -2,7 +2,8 @@
 
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from derts.data.decode import Pixels, read_image
+from derts.data.decode import Images, Pixels
 from derts.errors import DertsError
 from derts.files import sample_digest
 from derts.hardware import free_memory
@@ -19,47 +20,33 @@ from derts.hardware import free_memory
 SPLITS = ("train", "val", "test")
 DEFAULT_FRACTIONS = (0.64, 0.16, 0.20)
 MOST_SQUEEZED = 100
+NO_ZIP = (zipfile.BadZipFile, OSError, ValueError, NotImplementedError)
 
 
 @dataclass(frozen=True)
 class ListedSplit:
-    """One split as listed: images in files, or in memory, and their labels.
+    """Images and their labels.
 
     labels    int64 [n], indices of class_names
-    contents  the root that `names` are relative to; or image files as a list of uint8 [bytes] or
-              [bytes, 1]; or pixels uint8 [n, height, width, 1 or 3]
     identity  what must be unchanged for work done on these images to be still of use
     """
 
     class_names: tuple[str, ...]
     labels: NDArray[np.int64]
-    contents: Path | list[Pixels] | Pixels
+    images: Images
     identity: tuple[str, ...]
-    names: tuple[str, ...] | None = None
     categories: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def name(self, index: int) -> str:
-        """What to call one image in a message."""
-        return self.names[index] if self.names else f"image {index}"
-
-    def read(self, index: int) -> bytes | Pixels:
-        """An image file's bytes, or pixels [height, width, channels]."""
-        if isinstance(self.contents, np.ndarray):
-            return self.contents[index]  # type: ignore[no-any-return]
-        if isinstance(self.contents, list):
-            return self.contents[index].tobytes()
-        return read_image(self.contents / self.name(index))
-
 
 def split_of_files(
-    root: Path, files: list[tuple[str, int]], class_names: tuple[str, ...], labels: Any
+    root: Path, files: Sequence[tuple[str, int]], class_names: tuple[str, ...], labels: Any
 ) -> ListedSplit:
     """A split of image files, each with its path below the root and its size."""
     identity = tuple(f"{name}\0{size}" for name, size in files)
-    return ListedSplit(class_names, labels, root, identity, tuple(name for name, _ in files))
+    return ListedSplit(class_names, labels, Images([name for name, _ in files], root), identity)
 
 
 def split_in_memory(
@@ -70,12 +57,14 @@ def split_in_memory(
     labels: NDArray[np.int64],
     categories: tuple[str, ...] | None = None,
 ) -> ListedSplit:
-    """A split whose images were read from files at these paths; there must be a label for each."""
+    """A split of images (files as uint8 [bytes], or pixels) that were read from these paths."""
     if len(contents) != len(labels):
         wrong = f"split {split!r} has {len(contents):,} images but {len(labels):,} labels"
         raise DertsError(f"{wrong}: download {paths[-1].name} again")
     identity = tuple(f"{path.name}\0{sample_digest(path)}" for path in paths)
-    return ListedSplit(class_names, labels, contents, identity, None, categories)
+    return ListedSplit(
+        class_names, labels, Images(contents, unnamed="image "), identity, categories
+    )
 
 
 def checked_pixels(path: Path, pixels: NDArray[Any]) -> Pixels:
@@ -116,26 +105,18 @@ class Source:
 
 def check_memory(paths: list[Path]) -> None:
     """Refuse files that are larger, unpacked, than the memory in which they will be held."""
-    size, free = sum(map(_unpacked_bytes, paths)), free_memory(torch.device("cpu"))
-    if free is not None and size > free:
-        wrong = (
-            f"{size / 1e9:.1f} GB of arrays do not fit into the {free / 1e9:.1f} GB that are free"
-        )
-        raise DertsError(f"{paths[0].parent}: {wrong}: prepare it on a larger machine")
-
-
-def _unpacked_bytes(path: Path) -> int:
-    """The bytes that a file's arrays will take; no images can be squeezed a hundredfold."""
-    size = path.stat().st_size
-    try:
-        with zipfile.ZipFile(path) as archive:
+    size, free = 0, free_memory(torch.device("cpu"))
+    for path in paths:
+        packed = unpacked = path.stat().st_size
+        with suppress(*NO_ZIP), zipfile.ZipFile(path) as archive:
             unpacked = sum(member.file_size for member in archive.infolist())
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-        return size
-    if unpacked > max(MOST_SQUEEZED * size, 100_000_000):
-        wrong = f"{path} would unpack from {size / 1e6:,.1f} MB to {unpacked / 1e6:,.0f} MB"
-        raise DertsError(f"{wrong}, which is no data set: download it again")
-    return unpacked
+        if unpacked > max(MOST_SQUEEZED * packed, 100_000_000):  # no images can be squeezed so
+            wrong = f"{path} would unpack from {packed / 1e6:,.1f} MB to {unpacked / 1e6:,.0f} MB"
+            raise DertsError(f"{wrong}, which is no data set: download it again")
+        size += unpacked
+    if free is not None and size > free:
+        wrong = f"{size / 1e9:.1f} GB of arrays do not fit into the {free / 1e9:.1f} GB of memory"
+        raise DertsError(f"{paths[0].parent}: {wrong}: prepare it on a larger machine")
 
 
 def number_labels(names: list[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:

@@ -15,7 +15,7 @@ import math
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,8 +31,6 @@ SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 REMAKE = "prepare it again with derts data prepare"
 _BLOCK = 16_000_000
 _SMALL = 64_000_000  # bytes of an array that is compared with its checksum whenever it is opened
-Kind = Literal["images", "features"]
-TABLES: dict[Kind, type[Table]] = {"images": ImageTable, "features": FeatureTable}
 
 
 def dtype_of(shape: tuple[int, ...]) -> str:
@@ -59,16 +57,8 @@ class SplitEntry:
         return self.count * math.prod(self.shape) * np.dtype(dtype_of(self.shape)).itemsize
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> str:
         return "images" if len(self.shape) == 3 else "features"
-
-    @property
-    def line(self) -> str:
-        """The split in words, without its name."""
-        each = "–".join(map(str, sorted(set(self.per_class))))
-        items = describe_items(self.count, self.shape)
-        above = f", {len(set(self.categories))} super-categories" if self.categories else ""
-        return f"{items}, {len(self.classes)} classes of {each}{above}"
 
     @staticmethod
     def from_json(entry: dict[str, Any]) -> SplitEntry:
@@ -99,28 +89,24 @@ class StoreDescription:
     splits: dict[str, SplitEntry]
 
     @property
-    def kind(self) -> Kind:
-        """What the items of every split are."""
+    def kind(self) -> str:
+        """What the items of every split are: images or features."""
         return next((entry.kind for entry in self.splits.values()), "images")
 
     @property
     def bytes(self) -> int:
         return sum(entry.bytes for entry in self.splits.values())
 
-    @property
-    def content_sha256(self) -> str:
-        """One digest of all images, labels and classes, whatever they were made from."""
-        about = {
-            name: (split.sha256, split.labels_sha256, split.classes)
-            for name, split in sorted(self.splits.items())
-        }
-        return hashlib.sha256(json.dumps(about).encode()).hexdigest()
-
     def lines(self) -> list[str]:
         """The description as lines to print."""
         origin = " ".join(map(str, self.origin.values()))
         found = [f"{self.path}: from {origin}, {self.bytes / 1e6:,.1f} MB"]
-        found += [f"{split}: {entry.line}" for split, entry in self.splits.items()]
+        for split, entry in self.splits.items():
+            each = "–".join(map(str, sorted(set(entry.per_class))))
+            items = describe_items(entry.count, entry.shape)
+            above = len(set(entry.categories or ()))
+            more = f", {above} super-categories" if above else ""
+            found.append(f"{split}: {items}, {len(entry.classes)} classes of {each}{more}")
         if self.left_out:
             found.append(f"left out: {self.left_out:,} broken images")
         return [printable(line) for line in found]
@@ -143,21 +129,16 @@ def describe_store(path: Path | str) -> StoreDescription:
         if (content["format"], content["version"]) != (FORMAT, VERSION):
             format_ = f"{content['format']} version {content['version']}"
             raise ValueError(f"{format_}, this derts reads {FORMAT} version {VERSION}")
-        for name in content["splits"]:
+        kind = content.get("kind", "images")  # stores of before there were features do not say
+        splits = {name: SplitEntry.from_json(one) for name, one in content["splits"].items()}
+        for name, entry in splits.items():
             if not SPLIT_NAME.fullmatch(name):
                 raise ValueError(f"split name {name!r}")
-        found = StoreDescription(
-            path,
-            dict(content["origin"]),
-            dict(content["settings"]),
-            str(content["fingerprint"]),
-            int(content["left_out"]),
-            {name: SplitEntry.from_json(entry) for name, entry in content["splits"].items()},
-        )
-        kind = content.get("kind", "images")  # stores of before there were features do not say
-        if any(entry.kind != kind for entry in found.splits.values()):
-            raise ValueError(f"a store of {kind} whose shapes are others")
-        return found
+            if entry.kind != kind:
+                raise ValueError(f"a store of {kind} whose shapes are others")
+        origin, settings = dict(content["origin"]), dict(content["settings"])
+        about = str(content["fingerprint"]), int(content["left_out"])
+        return StoreDescription(path, origin, settings, *about, splits)
     except FileNotFoundError:
         raise DertsError(f"{path} is no prepared store (it has no store.json): {REMAKE}") from None
     except (OSError, KeyError, TypeError, ArithmeticError, ValueError, AttributeError) as error:
@@ -165,11 +146,20 @@ def describe_store(path: Path | str) -> StoreDescription:
         raise DertsError(f"{path / 'store.json'} is damaged ({reason}): {REMAKE}") from error
 
 
+def _described(source: Path | str) -> StoreDescription | None:
+    """What a store holds; None of what is none."""
+    return describe_store(source) if (Path(source) / "store.json").is_file() else None
+
+
 def data_fingerprint(source: str | Path) -> str | None:
-    """A digest of what a store holds, by its checksums; None of anything else."""
-    if not (Path(source) / "store.json").is_file():
+    """A digest of all images, labels and classes of a store, by its checksums; else None."""
+    if (store := _described(source)) is None:
         return None
-    return describe_store(source).content_sha256
+    about = {
+        name: (split.sha256, split.labels_sha256, split.classes)
+        for name, split in sorted(store.splits.items())
+    }
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
 
 def open_store(path: Path | str) -> dict[str, Table]:
@@ -193,9 +183,10 @@ def open_store(path: Path | str) -> dict[str, Table]:
         items = _open_array(path / f"{name}.npy", dtype_of(entry.shape), shape)
         labels = np.array(_open_array(path / f"{name}_labels.npy", "<i8", (entry.count,)))
         _check_sums(path, name, entry, _SMALL)
+        table: type[Table] = ImageTable if entry.kind == "images" else FeatureTable
         arrays = torch.from_numpy(items), torch.from_numpy(labels)
         try:
-            tables[name] = TABLES[entry.kind](*arrays, entry.classes, name, entry.categories)
+            tables[name] = table(*arrays, entry.classes, name, entry.categories)
         except DertsError as error:
             raise DertsError(f"{path}, split {name!r}: {error}: {REMAKE}") from error
     return tables
@@ -203,15 +194,16 @@ def open_store(path: Path | str) -> dict[str, Table]:
 
 def store_settings(source: Path | str) -> dict[str, Any]:
     """How the items of a store were made; nothing where the source is no store."""
-    return describe_store(source).settings if (Path(source) / "store.json").is_file() else {}
+    store = _described(source)
+    return store.settings if store else {}
 
 
 def item_names(source: Path | str, split: str) -> list[str] | None:
     """The names of a split's items in a store (images: their files); None where they have none."""
-    path = Path(source) / f"{split}_names.json"
-    if not (Path(source) / "store.json").is_file():
+    path, store = Path(source) / f"{split}_names.json", _described(source)
+    if store is None:
         return None
-    entry = describe_store(source).splits[split]
+    entry = store.splits[split]
     if not path.exists() and not entry.names_sha256:
         return None
     try:
@@ -228,12 +220,11 @@ def item_names(source: Path | str, split: str) -> list[str] | None:
 
 def verify_store(path: Path | str, progress: Progress = silent) -> StoreDescription:
     """Read the whole store and compare it with its checksums; an error names what differs."""
-    path = Path(path)
     description = describe_store(path)
     open_store(path)
     with progress("verifying", total=description.bytes // 1_000_000, unit="MB") as advance:
         for name, entry in description.splits.items():
-            _check_sums(path, name, entry, entry.bytes, advance)
+            _check_sums(description.path, name, entry, entry.bytes, advance)
             item_names(path, name)
     return description
 

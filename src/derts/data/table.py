@@ -90,10 +90,8 @@ class Table:
         number_of = {name: number for number, name in enumerate(self.class_names)}
         unknown = [name for name in classes if name not in number_of]
         if unknown:
-            raise DertsError(
-                f"split {self.split!r} has no class {unknown[0]!r} ({len(unknown)} of "
-                f"{len(classes)} unknown): its classes are {', '.join(self.class_names[:5])}, …"
-            )
+            wrong = f"split {self.split!r} has no class {unknown[0]!r} ({len(unknown)} are unknown)"
+            raise DertsError(f"{wrong}: its classes are {', '.join(self.class_names[:5])}, …")
         if len(set(classes)) < len(classes):
             twice = next(name for name in classes if classes.count(name) > 1)
             raise DertsError(f"class {twice!r} is named twice: name each class once")
@@ -183,10 +181,9 @@ def with_rotated_classes(images: Table, classes: Sequence[str] | None = None) ->
         raise DertsError("features cannot be rotated: leave out --tasks.rotated")
     height, width, _ = images.item_shape
     if height != width:
-        raise DertsError(
-            f"only square images can be rotated, and these are {width} pixels wide and {height} "
-            f"high: leave out --tasks.rotated, or prepare the data again with --size {width}"
-        )
+        wrong = f"only square images can be rotated, not {width} pixels wide and {height} high"
+        fix = f"leave out --tasks.rotated, or prepare the data again with --size {width}"
+        raise DertsError(f"{wrong}: {fix}")
     groups = images.class_indices(classes)
     names = tuple(classes or images.class_names)
     upright = images.gather(torch.cat(groups))

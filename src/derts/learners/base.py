@@ -56,11 +56,16 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
 
     @property
     def device(self) -> torch.device:
-        return next(self.parameters()).device
+        return self._reference().device
 
     @property
     def dtype(self) -> torch.dtype:
-        return next(self.parameters()).dtype
+        return self._reference().dtype
+
+    def _reference(self) -> Tensor:
+        """A parameter to take device and dtype from; a model without any is taken to be on CPU."""
+        floats = (value for value in self.parameters() if value.is_floating_point())
+        return next(floats, torch.empty(0))
 
     def features(self, images: Tensor, products: Tensor | None = None) -> Tensor:
         """uint8 [T, n, height, width, channels], and what is known of them -> [T, n, dim]."""
@@ -80,10 +85,9 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
     def check_way(self, pool: TaskPool) -> None:
         """Refuse tasks of another number of classes."""
         if pool.way != self.way:
-            raise DertsError(
-                f"the pool's tasks have {pool.way} classes but the learner is for {self.way}: draw "
-                f"tasks with way={self.way}, or build a learner with way={pool.way}"
-            )
+            wrong = f"the pool's tasks have {pool.way} classes but the learner is for {self.way}"
+            fix = f"draw tasks with way={self.way}, or build a learner with way={pool.way}"
+            raise DertsError(f"{wrong}: {fix}")
 
     def forward_tasks(self, images: Table, pool: TaskPool) -> tuple[Tensor, Tensor, Tensor]:
         """Query losses [T] with graph, the same detached and unsmoothed, and accuracies [T]."""

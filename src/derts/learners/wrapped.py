@@ -61,14 +61,11 @@ class OwnLearner(Learner[Any]):
         size.dim = dim  # type: ignore[assignment]
         if isinstance(head, nn.Linear):
             if (head.in_features, head.out_features) != (dim, way):
-                raise DertsError(
-                    f"the head is Linear({head.in_features}, {head.out_features}) but there are "
-                    f"{dim} features and {way} classes: give Linear({dim}, {way})"
-                )
+                wrong = f"the head is {head} but there are {dim} features and {way} classes"
+                raise DertsError(f"{wrong}: give Linear({dim}, {way})")
             if not isinstance(head.weight, nn.Parameter):
                 raise DertsError(
-                    "the head's weight is computed, not a parameter: give a plain nn.Linear, or "
-                    "a function that adapts your head"
+                    "the head's weight is not a parameter: give a plain nn.Linear or a function"
                 )
             self.rule = ANIL(size, way, inner_steps, inner_lr, feature_scale=1.0)
             self.rule.head_weight = head.weight  # the same parameter, for any optimiser
@@ -81,23 +78,7 @@ class OwnLearner(Learner[Any]):
             self.rule = _FunctionHead(size, way)
             self.rule.head = head
         else:
-            raise DertsError(
-                f"head is {head!r}; give 'prototypes', an nn.Linear or a function of support "
-                "features, support labels and query features"
-            )
-
-    @property
-    def device(self) -> torch.device:
-        return self._reference().device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._reference().dtype
-
-    def _reference(self) -> Tensor:
-        """A parameter to take device and dtype from; a model without any is taken to be on CPU."""
-        floats = (value for value in self.parameters() if value.is_floating_point())
-        return next(floats, torch.empty(0))
+            raise DertsError(f"head is {head!r}; give 'prototypes', an nn.Linear or a function")
 
     def adapt(self, features: Tensor, labels: Tensor) -> Any:
         return self.rule.adapt(features, labels)
@@ -118,10 +99,8 @@ class OwnLearner(Learner[Any]):
                 module.training = True
         shape = list(features.shape) if isinstance(features, Tensor) else type(features)
         if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
-            raise DertsError(
-                f"features of 2 items of shape {list(item_shape)} are {shape}, not [2, d]: "
-                "flatten what your model gives"
-            )
+            wrong = f"features of 2 items of shape {list(item_shape)} are {shape}, not [2, d]"
+            raise DertsError(f"{wrong}: flatten what your model gives")
         return features.shape[1]
 
 

@@ -1,18 +1,12 @@
 """Stage 3: backbones, from normalised images, or features, to features."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from derts.config import ModelConfig
 from derts.errors import DertsError
 from derts.models.batch_norm import BatchNorm
 from derts.models.cnn4 import CNN4
 from derts.models.features import FeatureBackbone
 from derts.models.pretrained import FineTuned, Pretrained, load_pretrained
 from derts.models.resnet12 import ResNet12
-
-if TYPE_CHECKING:
-    from derts.config import ModelConfig
 
 __all__ = ["CNN4", "BatchNorm", "FeatureBackbone", "FineTuned", "ResNet12", "build_backbone"]
 

@@ -42,12 +42,7 @@ class BatchNorm(nn.BatchNorm2d):
     def _by_group(self, x: torch.Tensor) -> torch.Tensor:
         grouped = x.unflatten(0, (self.groups, -1)).to(self.weight.dtype)
         variance, mean = torch.var_mean(grouped, (1, 3, 4), correction=0)  # [groups, channels]
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        with torch.no_grad():
-            momentum = self.momentum or 0.1
-            self.running_mean.lerp_(mean.mean(0).to(self.running_mean.dtype), momentum)
-            self.running_var.lerp_(variance.mean(0).to(self.running_var.dtype), momentum)
+        self._remember(mean.detach().mean(0), variance.detach().mean(0))
         each = len(x) // self.groups
         return self._normalise(
             x, mean.repeat_interleave(each, 0), variance.repeat_interleave(each, 0)
@@ -61,16 +56,18 @@ class BatchNorm(nn.BatchNorm2d):
         count, mean = sums[-1].detach(), sums[:-1] / sums[-1].detach()
         spread = (values - mean[None, :, None, None]).square().sum((0, 2, 3))
         variance = total(spread) / count
-        assert self.running_mean is not None
-        assert self.running_var is not None
         assert self.num_batches_tracked is not None
-        with torch.no_grad():
-            self.num_batches_tracked.add_(1)
-            momentum = self.momentum or 0.1
-            unbiased = variance * count / (count - 1).clamp(min=1)
-            self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
-            self.running_var.lerp_(unbiased.to(self.running_var.dtype), momentum)
+        self.num_batches_tracked.add_(1)
+        self._remember(mean.detach(), variance.detach() * count / (count - 1).clamp(min=1))
         return self._normalise(x, mean[None], variance[None])
+
+    @torch.no_grad()
+    def _remember(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
+        """Move the running statistics towards those of a batch: [channels] each."""
+        momentum = self.momentum or 0.1
+        for running, new in ((self.running_mean, mean), (self.running_var, variance)):
+            assert running is not None
+            running.lerp_(new.to(running.dtype), momentum)
 
     def _normalise(
         self, x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor

@@ -36,10 +36,8 @@ class CNN4(nn.Module):
     def __init__(self, channels: int, image_size: tuple[int, int], width: int = 64) -> None:
         super().__init__()
         if min(image_size) < 2**BLOCKS:
-            raise DertsError(
-                f"cnn4 halves images {BLOCKS} times and needs at least {2**BLOCKS}×{2**BLOCKS} "
-                f"pixels, not {image_size[0]}×{image_size[1]}: prepare them with a larger --size"
-            )
+            wrong = f"cnn4 needs images of at least {2**BLOCKS} pixels a side, not {image_size}"
+            raise DertsError(f"{wrong}: prepare the data with a larger --size")
         widths = [channels] + [width] * BLOCKS
         self.blocks = nn.Sequential(*map(ConvBlock, widths[:-1], widths[1:]))
         self.dim = width * (image_size[0] >> BLOCKS) * (image_size[1] >> BLOCKS)

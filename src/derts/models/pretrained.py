@@ -106,15 +106,12 @@ class Pretrained(nn.Module):
     def check_images(self, shape: Sequence[int]) -> None:
         """Refuse images of (height, width, channels) that are far too small; say if small."""
         if len(shape) != 3:
-            raise DertsError(
-                f"--model.backbone {self.name} takes images, and this data is features: choose "
-                "linear, mlp or none"
-            )
+            wrong = f"--model.backbone {self.name} takes images, and this data is features"
+            raise DertsError(f"{wrong}: choose linear, mlp or none")
         height, width = shape[:2]
         if min(height, width) >= self.size:
             return
-        small = f"images of {width}×{height} pixels are small for {self.name}, which was trained "
-        small += f"on {self.size}×{self.size}"
+        small = f"images of {width}×{height} pixels are small for {self.name} ({self.size} pixels)"
         fix = f"prepare the data again with --size {self.size}"
         if min(height, width) < LEAST:
             raise DertsError(f"{small}: {fix}")
@@ -122,15 +119,12 @@ class Pretrained(nn.Module):
 
     def train_layers(self, which: str) -> None:
         """Let "all" layers learn, the "last" quarter of them, or "none"."""
-        layers = [
-            layer
-            for layer in self.network.modules()
-            if next(layer.parameters(False), None) is not None
-        ]
+        layers = [list(layer.parameters(False)) for layer in self.network.modules()]
+        layers = [parameters for parameters in layers if parameters]
         learning = {"all": len(layers), "last": math.ceil(len(layers) / LAST), "none": 0}[which]
         self.requires_grad_(False)
-        for layer in layers[len(layers) - learning :]:
-            for parameter in layer.parameters(False):
+        for parameters in layers[len(layers) - learning :]:
+            for parameter in parameters:
                 parameter.requires_grad_(True)
 
 
@@ -182,10 +176,7 @@ def _lite0(weights: str | Weights) -> Pretrained:
 
 def _timm(name: str, weights: str | Weights) -> Pretrained:
     if not weights:
-        raise DertsError(
-            f"{name} needs weights: give --model.weights FILE, or --model.weights {DOWNLOAD} to "
-            "let timm fetch its own"
-        )
+        raise DertsError(f"{name} needs weights: give --model.weights FILE, or {DOWNLOAD} as FILE")
     try:
         import timm
     except ImportError as error:
@@ -199,34 +190,28 @@ def _timm(name: str, weights: str | Weights) -> Pretrained:
     try:
         network = timm.create_model(model, pretrained=weights == DOWNLOAD, num_classes=0)
     except Exception as error:  # of the network, or of a model that wants other arguments
-        reason = (str(error) or type(error).__name__).splitlines()[0][:200]
-        raise DertsError(
-            f"timm cannot give {model} ({reason}): try again, or give --model.weights FILE"
-        ) from None
+        fix = "try again, or give --model.weights FILE"
+        raise DertsError(f"timm cannot give {model} ({_reason(error)}): {fix}") from None
     about = network.pretrained_cfg
     if weights != DOWNLOAD:
-        classifier = about.get("classifier") or "head"  # two for distilled models
-        _fill(network, name, weights, classifier)
+        heads = about.get("classifier") or "head"  # two for distilled models
+        _fill(network, name, weights, *([heads] if isinstance(heads, str) else heads))
     pixels = [[255 * value for value in about[key]] for key in ("mean", "std")]
     return Pretrained(name, network, about["input_size"][-1], *pixels)
 
 
-def _fill(
-    network: nn.Module, name: str, weights: str | Weights, classifier: str | Sequence[str]
-) -> None:
+def _fill(network: nn.Module, name: str, weights: str | Weights, *heads: str) -> None:
     """Load weights that must be those of the network; classifiers among them are left out."""
     found = read_weights(Path(weights)) if isinstance(weights, str) else weights
     own = network.state_dict()
-    heads = (classifier,) if isinstance(classifier, str) else classifier
     left_out = tuple(f"{head}." for head in heads)
     given = {key: value for key, value in found.items() if not key.startswith(left_out)}
     wrong = [f"has no {key}" for key in own if key not in given and "num_batches" not in key]
-    wrong += [f"has {key}, which the network has not" for key in given if key not in own]
-    wrong += [
-        f"has {key} of shape {list(value.shape)} and not {list(own[key].shape)}"
-        for key, value in given.items()
-        if key in own and value.shape != own[key].shape
-    ]
+    for key, value in given.items():
+        if key not in own:
+            wrong.append(f"has {key}, which the network has not")
+        elif value.shape != own[key].shape:
+            wrong.append(f"has {key} of shape {list(value.shape)} and not {list(own[key].shape)}")
     if wrong:
         where = weights if isinstance(weights, str) else "the model"
         more = f", and {len(wrong) - 1} more differences" if len(wrong) > 1 else ""
@@ -256,10 +241,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise DertsError(f"no weights at {path}: check --model.weights") from None
     except Exception as error:  # what torch raises on a damaged file can be anything
-        reason = (str(error) or type(error).__name__).splitlines()[0][:200]
+        reason = _reason(error)
         if isinstance(error, pickle.UnpicklingError):
             reason = "it is no state dict, or holds more than tensors, which could run code"
-        raise DertsError(
-            f"{path} cannot be read as weights ({reason}): give a .safetensors file, or a state "
-            "dict that torch.save wrote"
-        ) from None
+        fix = "give a .safetensors file, or a state dict that torch.save wrote"
+        raise DertsError(f"{path} cannot be read as weights ({reason}): {fix}") from None
+
+
+def _reason(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]

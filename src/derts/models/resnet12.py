@@ -52,10 +52,9 @@ class ResNet12(nn.Module):
     ) -> None:
         super().__init__()
         if min(image_size) < 2 ** len(widths):
-            raise DertsError(
-                f"resnet12 needs images of at least {2 ** len(widths)} pixels a side, not "
-                f"{image_size[0]}×{image_size[1]}: prepare the data with a larger --size"
-            )
+            least = 2 ** len(widths)
+            wrong = f"resnet12 needs images of at least {least} pixels a side, not {image_size}"
+            raise DertsError(f"{wrong}: prepare the data with a larger --size")
         self.blocks = nn.Sequential(
             *(ResidualBlock(a, b) for a, b in pairwise((channels, *widths)))
         )
