@@ -49,6 +49,12 @@ class Clock:
                 torch.cuda.synchronize(self.device)
 
 
+def spent_since(before: Mapping[str, float], seconds: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of each phase between two readings of a clock; phases without any are left out."""
+    spent = {name: round(now - before.get(name, 0.0), 6) for name, now in seconds.items()}
+    return {name: value for name, value in spent.items() if value}
+
+
 def training_seconds(seconds: Mapping[str, float]) -> float:
     """Seconds of training, without evaluation and checkpoints."""
     return sum(seconds.get(name, 0.0) for name in TRAINING_PHASES)

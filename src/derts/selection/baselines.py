@@ -9,6 +9,7 @@ from derts.selection.rounds import (
     PoolStrategy,
     Seed,
     draw_pool,
+    even_weights,
     relabelled,
     shuffled_batches,
 )
@@ -41,10 +42,8 @@ class RandomVotes(PoolStrategy):
 
     def choose(self, context: Context, drawn: DrawnPool, seed: Seed) -> Choice:
         chosen = torch.arange(self.wanted(len(drawn.pool), len(drawn.pool)))
-        weights = torch.zeros(len(drawn.pool)).index_fill_(0, chosen, 1.0)
-        return Choice(
-            shuffled_batches(chosen, context.meta_batch, seed), weights, chosen, "uniform"
-        )
+        batches = shuffled_batches(chosen, context.meta_batch, seed)
+        return Choice(batches, even_weights(chosen, len(drawn.pool)), chosen, "uniform")
 
 
 class ByLoss(PoolStrategy):
@@ -59,7 +58,7 @@ class ByLoss(PoolStrategy):
         usable = losses.isfinite().nonzero().squeeze(1)
         order = losses[usable].argsort(descending=name == "hardest", stable=True)
         chosen = usable[order[: self.wanted(len(usable), len(losses))]]
-        weights = torch.zeros(len(losses)).index_fill_(0, chosen, 1.0)
+        weights = even_weights(chosen, len(losses))
         batches = shuffled_batches(chosen, context.meta_batch, seed)
         gradients = estimate.gradients[self.config.estimate]
         return Choice(batches, weights, chosen, name, estimate, gradients)

@@ -70,10 +70,8 @@ class Derts(PoolStrategy):
 
     def check(self, context: Context) -> None:
         super().check(context)
-        if self.config.votes:
-            majority_vote(
-                context.draw(1, "check", 0)
-            )  # refuses tasks that do not say their classes
+        if self.config.votes:  # refuses tasks that do not say their classes
+            majority_vote(context.draw(1, "check", 0))
 
     def draw(self, context: Context, number: int) -> DrawnPool:
         """Draw a pool, and trust its labels as far as its tasks agree on them."""
@@ -87,18 +85,18 @@ class Derts(PoolStrategy):
 
     def choose(self, context: Context, drawn: DrawnPool, seed: Seed) -> Choice:
         """Estimate, drop, select, weigh, batch."""
-        config = self.config
+        config, classes = self.config, drawn.pool.classes
         estimate = self.estimate(context, drawn)
         gradients = estimate.gradients[config.estimate]
         finite = (gradients.isfinite().all(1) & estimate.losses.isfinite()).cpu()
 
-        noisy = noisy_tasks(config.drop, estimate, gradients, drawn.pool.classes)
+        noisy = noisy_tasks(config.drop, estimate, gradients, classes)
         usable = finite if config.drop == "paper" else finite & ~noisy.drop  # the paper: afterwards
         candidates = usable.nonzero().squeeze(1)
         if not len(candidates):
             raise self._nothing_left(noisy.threshold, finite)
         count = self.wanted(len(candidates), len(gradients))
-        rows, classes = gradients[candidates.to(gradients.device)], drawn.pool.classes
+        rows = gradients[candidates.to(gradients.device)]
         wrong = drawn.relabelled or bool(noisy.drop.any()) or not bool(finite.all())
         if config.balance and classes is not None and classes_are_uneven(classes):
             count = min(count, max(context.meta_batch, balanced_size(classes[candidates])))
@@ -112,20 +110,16 @@ class Derts(PoolStrategy):
         kept = selected[stays]
         if not len(kept):
             raise self._nothing_left(noisy.threshold, finite)
-        weights = picked.weights[stays].cpu().float()
-        return Choice(
-            shuffled_batches(kept, context.meta_batch, seed),
-            torch.zeros(len(gradients)).index_copy_(0, kept, weights),
-            selected,
-            picked.how,
-            estimate,
-            gradients,
-            drop=None if config.drop == "none" else noisy.drop,
-            threshold=None if config.drop == "none" else noisy.threshold,
-            objective=picked.objective,
-            evenness=picked.evenness,
-            not_finite=int((~finite).sum()),
-        )
+        weights = torch.zeros(len(gradients))
+        weights[kept] = picked.weights[stays].cpu().float()
+        batches = shuffled_batches(kept, context.meta_batch, seed)
+        choice = Choice(
+            batches, weights, selected, picked.how, estimate, gradients,
+            objective=picked.objective, evenness=picked.evenness, not_finite=int((~finite).sum()),
+        )  # fmt: skip
+        if config.drop == "none":
+            return choice
+        return replace(choice, drop=noisy.drop, threshold=noisy.threshold)
 
     def pick(self, context: Context, rows: Tensor, count: int, wrong: bool, seed: Seed) -> Picked:
         """`count` of the candidates' gradients [n, d]; `wrong`: labels or numbers are not sound."""
@@ -150,16 +144,14 @@ class Derts(PoolStrategy):
         return Picked(picks, weights, "facility-location", selection.objective, even)
 
     def _nothing_left(self, threshold: float, finite: Tensor) -> DertsError:
+        tasks = len(finite)
         if not bool(finite.any()):
-            return DertsError(
-                f"none of a round's {len(finite)} tasks has finite numbers: lower --optimiser.lr "
-                "or --learner.inner-lr, or set --optimiser.clip 10"
-            )
+            fix = "lower --optimiser.lr or --learner.inner-lr, or set --optimiser.clip 10"
+            return DertsError(f"none of a round's {tasks} tasks has finite numbers: {fix}")
         score = "gradient norm" if self.config.drop == "paper" else "query loss"
-        return DertsError(
-            f"a round of {len(finite)} tasks keeps none: the limit on the {score} is "
-            f"{threshold:.4g}; use --strategy.drop automatic or none, or lower --optimiser.lr"
-        )
+        cause = f"keeps none: the limit on the {score} is {threshold:.4g}"
+        fix = "use --strategy.drop automatic or none, or lower --optimiser.lr"
+        return DertsError(f"a round of {tasks} tasks {cause}; {fix}")
 
 
 def selection_weights(
@@ -205,16 +197,10 @@ def calibration(gradients: Tensor, indices: Tensor, ridge: float = RIDGE) -> Ten
         missing = -even * chosen.sum(0)  # the centred pool sums to 0
         # Σδ = 0 lets each row lose the selection's mean: what is left is a plain ridge problem
         # that is blind to directions in which all selected rows agree.
-        weights = weights + _ridge(chosen - chosen.mean(0), missing, max(ridge, 1e-12))
+        rows = chosen - chosen.mean(0)
+        level = max(ridge, 1e-12) * torch.eye(min(rows.shape)).to(rows)
+        if len(rows) >= rows.shape[1]:
+            weights += rows @ torch.linalg.solve(rows.T @ rows + level, missing)
+        else:
+            weights += torch.linalg.solve(rows @ rows.T + level, rows @ missing)
     return weights.to(pool.dtype)
-
-
-def _ridge(rows: Tensor, target: Tensor, ridge: float) -> Tensor:
-    """δ [K] minimising ‖rowsᵀ δ − target‖² + ridge ‖δ‖² for centred rows [K, d]."""
-    count, dim = rows.shape
-    identity = torch.eye(min(count, dim), dtype=rows.dtype, device=rows.device)
-    if dim <= count:
-        solution: Tensor = rows @ torch.linalg.solve(rows.T @ rows + ridge * identity, target)
-    else:
-        solution = torch.linalg.solve(rows @ rows.T + ridge * identity, rows @ target)
-    return solution

@@ -26,28 +26,18 @@ TENSORS = "place", "loss", "weight", "selected", "dropped", "mislabelled"
 
 @dataclass(frozen=True, eq=False)
 class RoundRecord:
-    """One round of a strategy that works in rounds; N tasks, the first of a larger pool.
+    """One round of a strategy that works in rounds; N tasks, the first of a larger pool."""
 
-    place        float32 [N, 2]  the estimated gradients' first two principal components
-    loss         float32 [N]     query loss after adaptation
-    weight       float32 [N]     γ, mean 1 over the tasks trained on, else 0
-    selected     bool [N]        chosen, before an `after` drop
-    dropped      bool [N]        looks noisy
-    mislabelled  float32 [N]     share of wrong labels: for the reader, never for a strategy
-    number, update, digest       which round, when, and of which images
-    random                       whether it trained on random tasks, none of these preferred
-    """
-
-    place: torch.Tensor
-    loss: torch.Tensor
-    weight: torch.Tensor
-    selected: torch.Tensor
-    dropped: torch.Tensor
-    mislabelled: torch.Tensor
+    place: torch.Tensor  # float32 [N, 2]: the estimated gradients' first two principal components
+    loss: torch.Tensor  # float32 [N]: query loss after adaptation
+    weight: torch.Tensor  # float32 [N]: γ, mean 1 over the tasks trained on, else 0
+    selected: torch.Tensor  # bool [N]: chosen, before a drop after selecting
+    dropped: torch.Tensor  # bool [N]: looks noisy
+    mislabelled: torch.Tensor  # float32 [N]: share of wrong labels, for the reader alone
     number: int
     update: int
-    digest: str
-    random: bool = False
+    digest: str  # of its images
+    random: bool = False  # whether it trained on random tasks, none of these preferred
 
     @staticmethod
     def of(
@@ -88,9 +78,10 @@ class RoundRecord:
                 tensors = {name: file.get_tensor(name) for name in TENSORS}
             if len({len(value) for value in tensors.values()}) > 1:
                 raise ValueError("its parts differ in length")
-            number, update = int(about["number"]), int(about["update"])
-            found = {"number": number, "update": update, "digest": about["digest"]}
-            return RoundRecord(**tensors, **found, random="random" in about)
+            return RoundRecord(
+                **tensors, number=int(about["number"]), update=int(about["update"]),
+                digest=about["digest"], random="random" in about,
+            )  # fmt: skip
         except FileNotFoundError:
             raise DertsError(f"no record of a round at {path}: check the path") from None
         except (SafetensorError, KeyError, ValueError, OSError) as error:
@@ -124,9 +115,8 @@ def pool_digest(pool: TaskPool, images: Table) -> str:
 
 
 def round_event(drawn: DrawnPool, choice: Choice) -> dict[str, Any]:
-    """For the log: sizes, limits, how even the weights are, which parts of the method acted, and
-    the share of wrong labels in the pool, in what was selected, dropped and trained on. No strategy
-    decides by the true labels.
+    """For the log: what was decided, which parts of the method acted, and the shares of wrong
+    labels. No strategy decides by the true labels.
     """
     weights, drop, wrong = choice.weights[choice.kept], choice.drop, drawn.pool.mislabelled()
     noise = {

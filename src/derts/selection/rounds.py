@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from derts.clock import spent_since
 from derts.config import StrategyConfig
 from derts.errors import DertsError
 from derts.gradients import PoolEstimate, estimate_pool, usable_estimates
@@ -23,56 +24,39 @@ from derts.selection.strategy import Context, MetaBatch, State, Strategy
 from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
 
-LONGEST_REST = 4
-"""Rounds of random tasks after which a pool is looked at again, at the latest."""
+LONGEST_REST = 4  # rounds of random tasks until a pool is looked at again, at the latest
 STATE = "round", "position", "random_batches", "random_looks", "batches", "weights", "noted"
 Seed = tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
 class DrawnPool:
-    """A round's tasks.
+    """A round's tasks."""
 
-    pool        as they are scored and trained on
-    given       as they were drawn, where that is another pool
-    reference   the pool labelled at random, where the drop asks for it
-    relabelled  share of labels that votes changed (None: no votes)
-    note        what could not be done, and what to do about it
-    """
-
-    pool: TaskPool
-    given: TaskPool
-    reference: TaskPool | None = None
-    relabelled: float | None = None
-    note: str = ""
+    pool: TaskPool  # as they are scored and trained on
+    given: TaskPool  # as they were drawn
+    reference: TaskPool | None = None  # labelled at random, where the drop asks for it
+    relabelled: float | None = None  # share of labels that votes changed (None: no votes)
+    note: str = ""  # what could not be done, and what to do about it
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a round trains on. All tensors on the CPU; N tasks in the pool.
+    """What a round trains on, on the CPU; N tasks in the pool. None: not looked at."""
 
-    batches    lists of pool indices, in the order of training
-    weights    float [N]   weight of each task in `batches`, else 0; a round scales them to mean 1
-    selected   int64 [K]   pool indices that were selected, before a drop after selecting
-    select     how: facility-location, balanced, uniform, random (selecting does not pay), …
-    estimate   what was seen of the pool (None: nothing was looked at)
-    gradients  [N, d]      the estimated gradients that decided
-    drop       bool [N]    tasks that look noisy (None: nothing was asked to be dropped)
-    threshold, objective, evenness  of drop, facility location and redundancy; None: not computed
-    not_finite tasks left out because their numbers overflowed
-    """
-
-    batches: tuple[torch.Tensor, ...]
-    weights: torch.Tensor
-    selected: torch.Tensor
-    select: str
+    batches: tuple[torch.Tensor, ...]  # pool indices, in the order of training
+    weights: (
+        torch.Tensor
+    )  # float [N]: of each task in `batches`, else 0; a round makes their mean 1
+    selected: torch.Tensor  # int64 [K]: pool indices, before a drop after selecting
+    select: str  # how: facility-location, balanced, uniform, random (selecting does not pay), …
     estimate: PoolEstimate | None = None
-    gradients: torch.Tensor | None = None
-    drop: torch.Tensor | None = None
+    gradients: torch.Tensor | None = None  # [N, d]: the estimated gradients that decided
+    drop: torch.Tensor | None = None  # bool [N]: tasks that look noisy
     threshold: float | None = None
     objective: float | None = None
     evenness: float | None = None
-    not_finite: int = 0
+    not_finite: int = 0  # tasks left out because their numbers overflowed
 
     @property
     def at_random(self) -> bool:
@@ -87,9 +71,8 @@ class Choice:
     def settled(self) -> Choice:
         """With weights of mean 1 over what is trained on; all alike where that is random tasks."""
         if self.at_random:
-            nothing = torch.zeros(0, dtype=torch.long)
-            return replace(self, selected=nothing, weights=torch.ones_like(self.weights))
-        weights, kept = torch.zeros_like(self.weights), self.kept
+            return replace(self, selected=self.selected[:0], weights=torch.ones_like(self.weights))
+        kept, weights = self.kept, torch.zeros_like(self.weights)
         weights[kept] = scale_to_mean_one(self.weights[kept])
         return replace(self, weights=weights)
 
@@ -156,23 +139,19 @@ class PoolStrategy(Strategy):
 
     def estimate(self, context: Context, drawn: DrawnPool) -> PoolEstimate:
         """One pass over the pool, shared among processes."""
+        mine, count = context.group.part(len(drawn.pool)), len(drawn.pool)
+        wanted, clock = (self.config.estimate,), context.clock
         return estimate_pool(
-            context.learner,
-            context.images,
-            drawn.pool,
-            (self.config.estimate,),
-            reference=drawn.reference,
-            clock=context.clock,
-            only=context.group.part(len(drawn.pool)),
-        ).gathered(context.group, len(drawn.pool))
+            context.learner, context.images, drawn.pool, wanted,
+            reference=drawn.reference, clock=clock, only=mine,
+        ).gathered(context.group, count)  # fmt: skip
 
     def wanted(self, candidates: int, pool: int) -> int:
         """How many tasks to choose: a share of the pool, as far as there are candidates."""
         return max(1, min(candidates, round(self.config.ratio * pool)))
 
     def state_dict(self) -> State:
-        state = {name: getattr(self, name) for name in STATE}
-        return {**state, "batches": list(self.batches)}
+        return {**{name: getattr(self, name) for name in STATE}, "batches": list(self.batches)}
 
     def load_state_dict(self, state: State) -> None:
         if "round" not in state:  # the state of another strategy's warm-up has none
@@ -198,10 +177,10 @@ class PoolStrategy(Strategy):
 
     def _drawn(self, context: Context, number: int) -> DrawnPool:
         drawn = self.draw(context, number)
-        if context.learner.device.type == "cuda":
-            reference = drawn.reference and drawn.reference.pin_memory()
-            return replace(drawn, pool=drawn.pool.pin_memory(), reference=reference)
-        return drawn
+        if context.learner.device.type != "cuda":
+            return drawn
+        reference = drawn.reference and drawn.reference.pin_memory()
+        return replace(drawn, pool=drawn.pool.pin_memory(), reference=reference)
 
     def _start_round(self, context: Context) -> None:
         clock, number = context.clock, self.round
@@ -216,20 +195,18 @@ class PoolStrategy(Strategy):
             choice = self.choose(context, drawn, (context.seed, "round", number)).settled()
             decided = (list(choice.batches), choice.weights, choice.at_random)
             self.batches, self.weights, at_random = context.group.same(decided)
-        rest = min(2**self.random_looks, LONGEST_REST) if at_random else 0
-        self.random_looks = self.random_looks + 1 if at_random else 0
+        resting = {}
         if at_random:
+            resting["random"] = rest = min(2**self.random_looks, LONGEST_REST)
             self.random_batches, self.batches = rest * len(self.batches), []
+        self.random_looks = self.random_looks + 1 if at_random else 0
         self._pool, self.position = drawn.pool, 0
         self.round += 1
         if drawn.note and not self.noted:
             self.noted = True
             context.log({"event": "note", "update": context.update, "text": drawn.note})
-        seconds = clock.seconds.items()
-        spent = {name: round(total - before.get(name, 0.0), 6) for name, total in seconds}
         about = {"event": "round", "round": number, "update": context.update}
-        taken = {"seconds": {name: value for name, value in spent.items() if value}}
-        resting = {"random": rest} if rest else {}
+        taken = {"seconds": spent_since(before, clock.seconds)}
         context.log({**about, **taken, **resting, **round_event(drawn, choice)})
         if context.keep_round is not None and choice.estimate is not None:
             with clock.phase("record"):
@@ -249,6 +226,11 @@ def relabelled(drawn: DrawnPool) -> DrawnPool:
     votes = majority_vote(drawn.given)
     share = None if votes.note else votes.relabelled
     return DrawnPool(votes.pool, drawn.given, None, share, votes.note)
+
+
+def even_weights(chosen: torch.Tensor, count: int) -> torch.Tensor:
+    """Weights [count] of a pool's tasks: 1 for the chosen indices, else 0."""
+    return torch.zeros(count).index_fill_(0, chosen, 1.0)
 
 
 def shuffled_batches(tasks: torch.Tensor, size: int, seed: Seed) -> tuple[torch.Tensor, ...]:

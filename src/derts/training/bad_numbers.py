@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from derts.clock import spent_since
 from derts.config import TrainConfig
 from derts.errors import DertsError
 from derts.learners.base import Learner
@@ -25,10 +26,9 @@ class BadNumbersError(DertsError):
         self.tasks = tasks
         adapts = config.learner.name != "protonet"
         inner = f"--learner.inner-lr (now {config.learner.inner_lr:g}) or " if adapts else ""
-        super().__init__(
-            f"loss or gradient is not finite in {IN_A_ROW} updates in a row, up to update {update}:"
-            f" lower {inner}--optimiser.lr (now {config.optimiser.lr:g}), or set --optimiser.clip"
-        )
+        fix = f"lower {inner}--optimiser.lr (now {config.optimiser.lr:g}), or set --optimiser.clip"
+        cause = f"loss or gradient is not finite in {IN_A_ROW} updates in a row"
+        super().__init__(f"{cause}, up to update {update}: {fix}")
 
 
 class GuardedStep:
@@ -108,17 +108,15 @@ class Window:
 
     def event(self, seconds: Mapping[str, float]) -> Event:
         """What the record says of the finite updates; `seconds` is the clock's count at the end."""
-        spent = {name: round(now - self.before.get(name, 0.0), 6) for name, now in seconds.items()}
-        found: Event = {}
+        found, spent = {}, spent_since(self.before, seconds)
         values = torch.stack(self.values).double().cpu()
         values = values[values.isfinite().all(1)]
         if len(values):
             loss, accuracy, norm = values.mean(0).tolist()
             found = {"loss": round(loss, 6), "accuracy": round(100 * accuracy, 4)}
             found["gradient_norm"] = round(norm, 6)
-        found["seconds"] = {name: value for name, value in spent.items() if value}
-        found["images_per_second"] = round(self.images / max(sum(spent.values()), 1e-9), 1)
-        return found
+        speed = round(self.images / max(sum(spent.values()), 1e-9), 1)
+        return {**found, "seconds": spent, "images_per_second": speed}
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint between two events."""

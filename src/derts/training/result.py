@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -87,17 +88,12 @@ def parts(rounds: Sequence[Event]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for name in dict.fromkeys(name for one in told for name in one):
         values = [one.get(name) for one in told]
-        words = [value for value in values if isinstance(value, str)]
         tables = [value for value in values if isinstance(value, dict)]
-        if words:
-            shares = {word: words.count(word) for word in dict.fromkeys(words)}
-        else:
-            shares = {"rounds": sum(map(_acted, values))}
-        found[name] = {word: round(count / len(told), 4) for word, count in shares.items()}
-        for key in dict.fromkeys(key for table in tables for key in table):
-            mean = _mean(table.get(key) for table in tables)
-            if mean is not None:
-                found[name][key] = mean
+        counts = Counter(value for value in values if isinstance(value, str))
+        counts = counts or Counter(rounds=sum(map(_acted, values)))
+        means = {key: _mean(one.get(key) for one in tables) for one in tables for key in one}
+        found[name] = {word: round(count / len(told), 4) for word, count in counts.items()}
+        found[name] |= {key: mean for key, mean in means.items() if mean is not None}
     return found
 
 

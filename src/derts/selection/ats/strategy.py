@@ -44,36 +44,31 @@ BASELINE_MOMENTUM = 0.9
 
 
 class DecisionInputs(NamedTuple):
-    """All that an update's decision depends on beside learner and scheduler.
-
-    Candidates, and clean tasks for the reward, each with their `named_images`; noise [2, T] for
-    trying and for choosing; step int64 [1] and temperature [1] are known last.
-    """
+    """All that an update's decision depends on beside learner and scheduler."""
 
     candidates: TaskPool
-    images: Tensor
+    images: Tensor  # this and the next: their `named_images`
     places: Tensor
-    rewarding: TaskPool
+    rewarding: TaskPool  # clean tasks for the reward
     reward_images: Tensor
     reward_places: Tensor
-    noise: Tensor
-    step: Tensor
-    temperature: Tensor
+    noise: Tensor  # [2, T]: for trying and for choosing
+    step: Tensor  # int64 [1]: this and the next are known last
+    temperature: Tensor  # [1]
 
     def tensors(self) -> list[Tensor]:
         """All of them, in one order."""
         pools = [*self.candidates.tensors().values(), *self.rewarding.tensors().values()]
         return [*pools, *(part for part in self if isinstance(part, Tensor))]
 
-    def copied_to(self, device: torch.device) -> DecisionInputs:
-        """The same on a device, in memory of its own."""
-        parts: Any = (part.to(device).clone() for part in self)
-        return DecisionInputs(*parts)
-
     def pinned_for(self, device: torch.device) -> DecisionInputs:
         """The same from where a GPU can fetch it in the background; for a CPU as it is."""
         parts: Any = self if device.type != "cuda" else (part.pin_memory() for part in self)
         return DecisionInputs(*parts)
+
+
+Recorded = tuple[torch.cuda.CUDAGraph, DecisionInputs, Tensor]
+"""A decision, where it finds its inputs, and where it leaves the chosen positions."""
 
 
 class AdaptiveScheduler(Strategy):
@@ -90,17 +85,15 @@ class AdaptiveScheduler(Strategy):
         self.baseline: Tensor | None = None
         self.steps = 0
         self._images_per_task = 0
-        self._recorded: tuple[torch.cuda.CUDAGraph, DecisionInputs, Tensor] | None = None
+        self._recorded: Recorded | None = None
         self._ahead: tuple[int, Future[DecisionInputs]] | None = None
         self._drawer = ThreadPoolExecutor(1, "derts-draw")
 
     def check(self, context: Context) -> None:
         learner = context.learner
         if not isinstance(learner, ANIL | MAML):
-            raise DertsError(
-                "ats compares gradients of support and query sets and needs a learner that adapts "
-                "by gradient steps: use --learner.name anil or maml, or another --strategy.name"
-            )
+            fix = "use --learner.name anil or maml, or another --strategy.name"
+            raise DertsError(f"ats needs a learner that adapts by gradient steps: {fix}")
         if context.validation_images is None:
             raise DertsError("ats needs validation classes: prepare the data with a val split")
         task = context.draw(1, "check", 0)
@@ -109,9 +102,8 @@ class AdaptiveScheduler(Strategy):
         on_gpu = context.group.alone and learner.device.type == "cuda"
         if on_gpu:
             self.scheduler.to(learner.device)
-        parameters = self.scheduler.parameters()
         self.optimiser = torch.optim.Adam(
-            parameters, lr=LEARNING_RATE, fused=True, capturable=on_gpu
+            self.scheduler.parameters(), lr=LEARNING_RATE, fused=True, capturable=on_gpu
         )
 
     @property
@@ -138,9 +130,7 @@ class AdaptiveScheduler(Strategy):
         chosen = self._decide(context, inputs)
         return MetaBatch(inputs.candidates.to(chosen.device)[chosen])
 
-    def _record(
-        self, context: Context, inputs: DecisionInputs
-    ) -> tuple[torch.cuda.CUDAGraph, DecisionInputs, Tensor] | None:
+    def _record(self, context: Context, inputs: DecisionInputs) -> Recorded | None:
         """A decision as a CUDA graph where that can be: nothing of it then waits for Python.
 
         After a plain one, which plans and compiles what is used.
@@ -151,7 +141,8 @@ class AdaptiveScheduler(Strategy):
         possible = context.group.alone and held and learner.embeds
         if self.baseline is None or not (possible and learner.embedding.captures(context.images)):
             return None
-        here, graph = inputs.copied_to(learner.device), torch.cuda.CUDAGraph()
+        parts: Any = (part.to(learner.device).clone() for part in inputs)
+        here, graph = DecisionInputs(*parts), torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             chosen = self._decide(context, here)
         return graph, here, chosen
@@ -159,10 +150,8 @@ class AdaptiveScheduler(Strategy):
     def _inputs(self, context: Context) -> DecisionInputs:
         """Tasks drawn while the last update ran; the thread then starts on the next."""
         ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead[0] != context.update:
-            drawn = self._draw(context, context.update)
-        else:
-            drawn = ahead[1].result()
+        known = ahead[1].result() if ahead and ahead[0] == context.update else None
+        drawn = known or self._draw(context, context.update)
         following = context.update + 1
         self._ahead = following, self._drawer.submit(self._draw, context, following)
         step = min(int(context.progress * STEPS_OF_PROGRESS), STEPS_OF_PROGRESS - 1)
@@ -195,10 +184,9 @@ class AdaptiveScheduler(Strategy):
             value.to(self.device, non_blocking=True)
             for value in (inputs.noise, inputs.step, inputs.temperature)
         )
+        named, pool, group = (inputs.images, inputs.places), inputs.candidates, context.group
         with evaluation_mode(learner), torch.enable_grad():
             with clock.phase("estimating"):
-                named = inputs.images, inputs.places
-                pool, group = inputs.candidates, context.group
                 tasks = observe_tasks(learner, context.images, pool, named, group, self.device)
             with clock.phase("selecting"):
                 with one_thread():
