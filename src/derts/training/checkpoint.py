@@ -22,12 +22,11 @@ def save_checkpoint(folder: Path, update: int, state: State) -> Path:
 
     The file is one line with a checksum, then what torch.save wrote.
     """
-    buffer = io.BytesIO()
+    buffer, path = io.BytesIO(), folder / f"update-{update:07d}.ckpt"
     torch.save(state, buffer)
     content = buffer.getvalue()
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"update-{update:07d}.ckpt"
     checksum = hashlib.sha256(content).hexdigest().encode()
+    folder.mkdir(parents=True, exist_ok=True)
     write_atomically(path, MAGIC + checksum + b"\n" + content)
     for old in checkpoint_files(folder)[:-KEEP]:
         old.unlink(missing_ok=True)
@@ -76,10 +75,8 @@ def load_checkpoint(path: Path) -> State:
         raise DertsError(f"no checkpoint at {path}: check the path") from None
     except Exception as error:  # what torch raises on a damaged file can be anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DertsError(
-            f"checkpoint {path} is damaged or not one of ours ({reason}): "
-            "use the one before it, or train again"
-        ) from None
+        cause = f"checkpoint {path} is damaged or not one of ours ({reason})"
+        raise DertsError(f"{cause}: use the one before it, or train again") from None
     return state
 
 

@@ -77,10 +77,8 @@ def check_memory(
     share = replace(config, meta_batch=-(-config.meta_batch // processes))
     if (needed := needed_memory(share, shape, device.type)) <= free:
         return
-    fits = settings_that_fit(share, shape, device.type, free)
-    if fits is None:
-        fix = "free some, or prepare smaller images with derts data prepare --size"
-    else:
+    fix = "free some, or prepare smaller images with derts data prepare --size"
+    if (fits := settings_that_fit(share, shape, device.type, free)) is not None:
         changed = {
             "--meta-batch": (fits.meta_batch * processes, share.meta_batch * processes),
             "--model.width": (fits.model.width, config.model.width),
@@ -88,10 +86,8 @@ def check_memory(
         }
         words = [f"{name} {new}" for name, (new, old) in changed.items() if new != old]
         fix = f"try {' '.join(words)}" + (", or --preset laptop" if device.type == "cpu" else "")
-    raise DertsError(
-        f"training needs about {needed / GIB:,.1f} GiB of memory on {device}, and "
-        f"{free / GIB:,.1f} are free: {fix}"
-    )
+    cause = f"training needs about {needed / GIB:,.1f} GiB of memory on {device}"
+    raise DertsError(f"{cause}, and {free / GIB:,.1f} are free: {fix}")
 
 
 def settings_that_fit(

@@ -91,7 +91,8 @@ def parts(rounds: Sequence[Event]) -> dict[str, dict[str, float]]:
         tables = [value for value in values if isinstance(value, dict)]
         counts = Counter(value for value in values if isinstance(value, str))
         counts = counts or Counter(rounds=sum(map(_acted, values)))
-        means = {key: _mean(one.get(key) for one in tables) for one in tables for key in one}
+        keys = dict.fromkeys(key for one in tables for key in one)
+        means = {key: _mean(one.get(key) for one in tables) for key in keys}
         found[name] = {word: round(count / len(told), 4) for word, count in counts.items()}
         found[name] |= {key: mean for key, mean in means.items() if mean is not None}
     return found

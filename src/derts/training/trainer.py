@@ -113,10 +113,10 @@ class Trainer:
         return self._splits[name]
 
     def _raw(self, name: str) -> Table:
-        if name not in self.tables:
-            known = ", ".join(self.tables)
-            raise DertsError(f"the data has no split {name!r}, only {known}: prepare one")
-        return self.tables[name]
+        if name in self.tables:
+            return self.tables[name]
+        known = ", ".join(self.tables)
+        raise DertsError(f"the data has no split {name!r}, only {known}: prepare one")
 
     def learning_rate(self) -> float:
         """The learning rate of the next update: it falls to zero by a cosine."""
@@ -191,8 +191,6 @@ class Trainer:
                 self._evaluation_tasks[split] = evaluation_tasks(self.config, images)
             pool = self._evaluation_tasks[split]
             mine = evaluate(self.learner, images, pool[self.group.part(len(pool))])
-            if self.group.alone:
-                return mine
             accuracies = torch.tensor(mine.accuracies, dtype=torch.float64)
             return Evaluation(tuple(self.group.gather(accuracies, len(pool)).tolist()), mine.split)
 
@@ -277,11 +275,11 @@ class Trainer:
 
     def _prefetch(self) -> None:
         """Let images that are streamed be fetched for the next update while this one computes."""
-        if isinstance(self.images, StreamedTable) and self.update + 1 < self.config.updates:
-            following = self.strategy.ahead(self.context)
-            if following is not None:
-                mine = following[self.group.part(len(following))]
-                self.images.prefetch(torch.cat((mine.support, mine.query), 1))
+        if not isinstance(self.images, StreamedTable) or self.update + 1 >= self.config.updates:
+            return
+        if (following := self.strategy.ahead(self.context)) is not None:
+            mine = following[self.group.part(len(following))]
+            self.images.prefetch(torch.cat((mine.support, mine.query), 1))
 
     def _must_stop(self, stopping: Callable[[], bool]) -> bool:
         """Several processes stop at the same update, and ask each other only now and then."""
