@@ -65,10 +65,8 @@ def choose_device(hardware: HardwareConfig, option: str = "--hardware.device") -
         device = torch.device(hardware.device)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise DertsError(
-            f"{option} {hardware.device} cannot be used here ({reason}): try auto or cpu"
-        ) from None
+        cause = f"cannot be used here ({str(error).splitlines()[0]})"
+        raise DertsError(f"{option} {hardware.device} {cause}: try auto or cpu") from None
     return device
 
 

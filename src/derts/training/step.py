@@ -148,7 +148,7 @@ class Updater:
 
         outcome = learner.outer_loss(self.images, pool[part], weigh_mine)
         outcome.loss.backward()
-        group.sum_gradients(learner.parameters())
+        group.sum_tensors([x.grad for x in learner.parameters() if x.grad is not None])
         if learner.per_task_statistics:
             # running statistics move by the mean over tasks: that of where each process put them
             buffers = [value for value in learner.buffers() if value.is_floating_point()]
