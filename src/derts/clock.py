@@ -67,9 +67,7 @@ def share_of_selection(seconds: Mapping[str, float]) -> float:
 
 
 def seconds_per_update(events: Iterable[Mapping[str, Any]], warmup: int) -> float | None:
-    """Training time per update, from a run's events.
-
-    The warm-up and the first stretch after each start are left out where there are others.
+    """Training time per update, from a run's events, where it can be without warm-up and starts.
 
     >>> events = [{"event": "start", "update": 0}]
     >>> events += [{"event": "update", "update": at, "seconds": {"update": taken}}

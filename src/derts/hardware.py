@@ -31,8 +31,8 @@ CONTAINERS = (  # of either version: the limit, what is used, and how much of th
 def keep_freed_memory() -> bool:
     """Ask glibc to keep freed memory, for the whole process; False where there is no glibc to ask.
 
-    By default it gives large pieces back at once, and the next update fetches them again, page by
-    page: on a CPU up to half of its time. The command line asks; a program of your own may.
+    By default the next update fetches large pieces again, page by page: on a CPU up to half of its
+    time. The command line asks; a program of your own may.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -28,10 +28,7 @@ class RandomTasks(Strategy):
 
 
 class RandomVotes(PoolStrategy):
-    """Random tasks of a pool whose labels are those of most of its tasks: no estimate, no choice.
-
-    As many of them as `derts` would select, so that both see as many pools.
-    """
+    """As many random tasks of a pool as `derts` would select, with voted labels: no estimate."""
 
     def check(self, context: Context) -> None:
         super().check(context)

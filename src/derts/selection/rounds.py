@@ -1,7 +1,7 @@
 """Strategies that work in rounds: draw a pool, choose from it, train on the choice.
 
-Here is the bookkeeping that they share: warm-up, the next pool drawn while this one trains, several
-processes, rounds of random tasks, the log, resuming. What is chosen, and how, is in the strategies.
+Here is the bookkeeping: warm-up, the next pool drawn while this one trains, several processes,
+rounds of random tasks, the log, resuming. What is chosen, and how, is in the strategies.
 """
 
 from __future__ import annotations

@@ -81,10 +81,7 @@ class Strategy(ABC):
         return None
 
     def weigh(self, batch: MetaBatch, losses: torch.Tensor) -> torch.Tensor | None:
-        """Weights [T] for the outer loss, once the tasks' losses [T] are known.
-
-        These are detached and without label smoothing.
-        """
+        """Weights [T] for the outer loss, once the tasks' plain losses [T] are known."""
         return batch.weights
 
     def state_dict(self) -> State:

@@ -5,15 +5,15 @@ import math
 import torch
 
 from derts.config import StrategyConfig
-from derts.selection.strategy import Context, MetaBatch, State, Strategy
-from derts.tasks.pool import TaskPool
+from derts.selection.baselines import RandomTasks
+from derts.selection.strategy import Context, MetaBatch, State
 
 RANGE = 2.58  # standard deviations that hold 99% of a normal distribution
 MOMENTUM = 0.9  # of mean and variance, per episode
 UNWEIGHTED = 100  # updates, at least: until mean and variance have settled
 
 
-class UniformDifficulty(Strategy):
+class UniformDifficulty(RandomTasks):
     """Random tasks, weighted as if their difficulty had been drawn uniformly.
 
     A task's difficulty is its loss under the current model, taken to be normally distributed
@@ -30,10 +30,7 @@ class UniformDifficulty(Strategy):
 
     def next_batch(self, context: Context) -> MetaBatch:
         self.update = context.update
-        return context.random_batch(context.update)
-
-    def ahead(self, context: Context) -> TaskPool:
-        return context.random_batch(context.update + 1).pool
+        return super().next_batch(context)
 
     def weigh(self, batch: MetaBatch, losses: torch.Tensor) -> torch.Tensor:
         """Weights [T]; the statistics move on task by task, each weight from before its task."""
@@ -57,10 +54,7 @@ class UniformDifficulty(Strategy):
 def running_averages(
     values: torch.Tensor, start: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The exponential average before each of the values [T], and after the last one.
-
-    One product with a triangular matrix instead of a loop, so that a GPU need not be waited for.
-    """
+    """The exponential average before each of the values [T], and after the last, by one product."""
     count = len(values)
     steps = torch.arange(count + 1, device=values.device)
     age = steps[:, None] - steps[None, :count] - 1  # of value s when value t comes

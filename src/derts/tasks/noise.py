@@ -50,10 +50,7 @@ class SwapNoise:
         return images, labels, true
 
     def _swaps(self, tasks: int, way: int, count: int, random: Random) -> Integers:
-        """int64 [2, swaps, tasks]: the places that are exchanged, one after another.
-
-        A task with fewer swaps than the most exchanges places with themselves before.
-        """
+        """int64 [2, swaps, tasks]: places that are exchanged, one swap after another."""
         wanted = np.searchsorted(self._poisson(), random.random((tasks, way)), side="right")
         owner = np.repeat(np.tile(np.arange(way), tasks), wanted.ravel())  # class of each swap
         totals = wanted.sum(1)

@@ -28,17 +28,6 @@ Recipe = dict[str, Any]
 class TaskPool:
     """N tasks. S = way × shot support images, Q = way × query query images per task.
 
-    support               int64 [N, S]  indices into a Table
-    support_labels        int64 [N, S]  labels 0 … way − 1 as the learner sees them
-    query, query_labels   int64 [N, Q]  likewise
-    true_support_labels   int64 [N, S]  labels before noise: for diagnosis, never for a strategy
-    true_query_labels     int64 [N, Q]  likewise
-    way                   classes per task
-    classes               int64 [N, way]  class of the table that each label stands for (or None)
-    augmentation          int64 [N, S + Q, 3]  flipped or not, rows and columns to move by (or None:
-                          images as they are); see derts.tasks.augment
-    recipe                how the pool was made: its seed, and under "changes" what was done since
-
     >>> import torch
     >>> from derts.data import ImageTable
     >>> table = ImageTable(torch.zeros(40, 4, 4, 1, dtype=torch.uint8),
@@ -50,30 +39,22 @@ class TaskPool:
     TaskPool(2 tasks: 3 way, 3 support and 6 query images each; 2 of 6 tasks)
     """
 
-    support: torch.Tensor
-    support_labels: torch.Tensor
-    query: torch.Tensor
+    support: torch.Tensor  # int64 [N, S]: indices into a Table
+    support_labels: torch.Tensor  # int64 [N, S]: 0 … way − 1, as the learner sees them
+    query: torch.Tensor  # int64 [N, Q], and so are the labels of the query
     query_labels: torch.Tensor
-    true_support_labels: torch.Tensor
+    true_support_labels: torch.Tensor  # before noise: for diagnosis, never for a strategy
     true_query_labels: torch.Tensor
-    way: int
-    recipe: Recipe = field(default_factory=dict)
-    classes: torch.Tensor | None = None
-    augmentation: torch.Tensor | None = None
+    way: int  # classes per task
+    recipe: Recipe = field(default_factory=dict)  # how it was made, and "changes" since
+    classes: torch.Tensor | None = None  # int64 [N, way]: of the table, that labels stand for
+    augmentation: torch.Tensor | None = None  # int64 [N, S + Q, 3], of derts.tasks.augment
 
     @staticmethod
     def sample(
-        table: Table,
-        *,
-        tasks: int,
-        way: int = 5,
-        shot: int = 5,
-        query: int = 15,
-        seed: Seed = 0,
-        classes: Sequence[str] | None = None,
-        noise: Noise | None = None,
-        images: int = 0,
-    ) -> TaskPool:
+        table: Table, *, tasks: int, way: int = 5, shot: int = 5, query: int = 15, seed: Seed = 0,
+        classes: Sequence[str] | None = None, noise: Noise | None = None, images: int = 0,
+    ) -> TaskPool:  # fmt: skip
         """Draw a pool: classes without replacement within a task, images likewise.
 
         With `images`, all tasks together use about that many different ones.
@@ -194,6 +175,5 @@ class TaskPool:
         except FileNotFoundError:
             raise DertsError(f"no task pool at {path}: check the path") from None
         except (SafetensorError, LookupError, TypeError, ValueError, OSError) as error:
-            raise DertsError(
-                f"{path} is not a task pool, or is damaged ({error}): save it again"
-            ) from None
+            cause = f"{path} is not a task pool, or is damaged ({error})"
+            raise DertsError(f"{cause}: save it again") from None

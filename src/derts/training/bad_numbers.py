@@ -1,7 +1,7 @@
 """The updates since the last event, and those of them that were skipped for bad numbers.
 
-Where a loss or gradient is not finite the update is skipped; ten in a row end training. Whether to
-skip is decided where the numbers are, so that a GPU is never waited for.
+Ten skipped in a row end training. Whether to skip is decided where the numbers are, so that a GPU
+is never waited for.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,9 +32,9 @@ class BadNumbersError(DertsError):
 
 
 class GuardedStep:
-    """An optimiser's step that leaves everything as it was when a number is not finite.
+    """An optimiser's step that leaves all, running statistics too, as it was where numbers are bad.
 
-    Running statistics too. A fused optimiser decides on the device; for others the answer is read.
+    A fused optimiser decides on the device; for others the answer is read.
     """
 
     def __init__(self, learner: Learner[Any], optimiser: torch.optim.Optimizer) -> None:
@@ -90,10 +90,7 @@ class Window:
         self.images += len(tasks) * (tasks.support.shape[1] + tasks.query.shape[1])
 
     def look(self, config: TrainConfig, update: int, log: Callable[[Event], None]) -> None:
-        """Log which updates since the last look were skipped; an error after too many in a row.
-
-        Waits for the device.
-        """
+        """Log which updates were skipped since the last look; an error after IN_A_ROW. Waits."""
         new, self.looked = self.values[self.looked :], len(self.values)
         found = torch.stack(new).isfinite().all(1).tolist() if new else []
         for number, finite in enumerate(found, update - len(new) + 1):

@@ -41,7 +41,7 @@ def checkpoint_files(folder: Path) -> list[Path]:
 def newest_checkpoint(folder: Path, quiet: bool = False) -> tuple[Path, State] | None:
     """The newest checkpoint that is whole, with its state; None where there is none at all.
 
-    A line tells of a damaged one that was passed over; where all are damaged, that is an error.
+    A line tells of damaged ones passed over; where all are damaged, that is an error.
     """
     damaged: list[str] = []
     for path in reversed(checkpoint_files(folder)):

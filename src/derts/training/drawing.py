@@ -53,10 +53,7 @@ def evaluation_tasks(config: TrainConfig, images: Table) -> TaskPool:
 
 
 class TaskDrawer:
-    """Draws a run's training tasks, noisy where the config says so, and clean validation tasks.
-
-    `validation` gives the validation images, asked for only where they are needed.
-    """
+    """A run's training tasks, noisy where the config says so, and clean ones of `validation()`."""
 
     def __init__(self, config: TrainConfig, images: Table, validation: Callable[[], Table]) -> None:
         self.config = config

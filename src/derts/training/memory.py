@@ -27,8 +27,7 @@ SCATTERED = {"cpu": 2.0, "cuda": 1.1}  # memory held over memory in use: 1.6 to 
 def needed_memory(config: TrainConfig, shape: tuple[int, ...], device: str = "cpu") -> float:
     """About how many bytes a run on images of a shape (height, width, channels) will hold.
 
-    0 where nothing is known about the backbone. Images themselves are not counted: they lie on
-    the disk, or are streamed.
+    0 where nothing is known about the backbone. Images lie on the disk, or are streamed.
 
     >>> f"{needed_memory(TrainConfig(), (84, 84, 3)) / GIB:.0f} GiB"
     '44 GiB'

@@ -127,8 +127,7 @@ def train_in(
 ) -> Result | None:
     """Begin a run in a folder of ours, or go on with the one there; as `Driver` otherwise.
 
-    What is in the folder without a checkpoint is cleared. Of a finished run the newest checkpoint
-    alone is kept. The folder is locked meanwhile.
+    Without a checkpoint it is cleared. Of a finished run the newest one alone is kept.
     """
     with locked(folder):
         trainer = checked_trainer(config, tables)

@@ -104,10 +104,7 @@ class Run:
             raise DertsError(f"{path} is damaged ({error}): remove it") from None
 
     def data(self, other: str | None = None, changed: bool = False) -> str:
-        """The data to open: `other` if that is named, else the run's own if it is as it was.
-
-        With `changed` it may have been prepared anew since.
-        """
+        """The data to open: `other`, or the run's own if it is as it was or may have `changed`."""
         if other:
             return other
         found, named = self.found_data(), self.config.data

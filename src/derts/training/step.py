@@ -40,16 +40,14 @@ def place_learner(learner: Learner[Any], config: TrainConfig, device: torch.devi
     learner.embedding = embedding
 
 
-def place_table(
-    images: Table, device: torch.device, hardware: HardwareConfig | None = None
-) -> Table:
+def place_table(images: Table, device: torch.device, hardware: HardwareConfig) -> Table:
     """Images on a GPU where they fit into the memory for them, else streamed to the device.
 
     The memory is what the config says, or half of what is free.
     """
     if images.device.type == "cuda":
         return images
-    limit = (hardware.image_memory_gib if hardware else 0.0) * 2**30
+    limit = hardware.image_memory_gib * 2**30
     if device.type == "cuda":
         limit = limit or torch.cuda.mem_get_info(device)[0] // 2
         if images.items.nbytes < limit:
@@ -69,10 +67,9 @@ def placed_tables(data: str, hardware: HardwareConfig) -> Mapping[str, Table]:
 
 
 class AdamW(torch.optim.AdamW):
-    """torch's, without the import of torch.compile's machinery that its first call would wait for.
+    """torch's, without an import that its first call would wait for: torch.compile's machinery.
 
-    That import takes as long as torch's own. Where torch wraps these methods no more, nothing
-    changes.
+    Where torch wraps these methods no more, nothing changes.
     """
 
     add_param_group = inspect.unwrap(torch.optim.AdamW.add_param_group)
@@ -110,10 +107,7 @@ class Updater:
     def run(
         self, pool: TaskPool, weigh: Weigh, learning_rate: float
     ) -> tuple[Outcome, torch.Tensor]:
-        """Outcome of the update; its mean loss, mean accuracy and gradient norm as a tensor [3].
-
-        `weigh` gets the losses [T] of all tasks.
-        """
+        """Outcome of the update; its mean loss, mean accuracy and gradient norm as a tensor [3]."""
         (group,) = self.optimiser.param_groups
         if isinstance(group["lr"], torch.Tensor):
             group["lr"].fill_(learning_rate)
@@ -185,7 +179,6 @@ class Updater:
 class CapturedUpdate:
     """An updater's work on meta-batches of one shape, as two CUDA graphs that are replayed.
 
-    The kernels are those of the plain way, but the GPU does not wait for Python to launch them.
     Between the graphs a strategy may weigh the tasks by their losses. The optimiser must have made
     a step before. Loading another state into model or optimiser calls for a new capture.
     """

@@ -131,10 +131,7 @@ class Trainer:
         advance: Advance = unheard,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Train up to an update (default: the last) or until `stopping` says so.
-
-        Where `stopping` ends it, the event under way stays open and is part of `state_dict`.
-        """
+        """Train up to an update (default: the last), or until `stopping` says so."""
         until = self.config.updates if until is None else min(until, self.config.updates)
         self.learner.train()
         if self._obstacle and not self.update:

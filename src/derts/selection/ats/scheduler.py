@@ -1,7 +1,6 @@
 """What ATS knows of a task, the small network that scores tasks by it, and sampling by scores.
 
-Of a task it knows its loss, and whether its support and query gradients agree. All tasks are looked
-at together, without touching the learner.
+All tasks are looked at together, without touching the learner.
 """
 
 from __future__ import annotations
@@ -85,11 +84,7 @@ def observe_tasks(
 
 
 def task_signals(learner: ANIL | MAML, images: Table, pool: TaskPool) -> TaskSignals:
-    """Losses, cosines and norms of every task, without touching the learner.
-
-    ANIL's inner loop adapts the head, so its layers are the head's weight and bias, whose
-    gradients are written out; MAML's are all parameters, through torch.func.
-    """
+    """Losses, cosines and norms of every task: of ANIL's head, or of all parameters of MAML."""
     with evaluation_mode(learner):
         parts = [_signals(learner, part) for part in task_features(learner, images, pool)]
     return TaskSignals(*(torch.cat(values) for values in zip(*parts, strict=True)))
@@ -174,8 +169,7 @@ def gumbel(rows: int, count: int, random: torch.Generator) -> Tensor:
 def sample_in_order(scores: Tensor, count: int, noise: Tensor) -> tuple[Tensor, Tensor]:
     """`count` positions drawn one after the other without replacement, by softmax of scores [T].
 
-    Returns positions [count] and the log-probability of drawing them in that order. `noise` [T] is
-    a row of `gumbel`.
+    Also the log-probability of drawing them in that order. `noise` [T] is a row of `gumbel`.
     """
     order = (scores.detach() + noise).topk(count).indices
     turn = torch.arange(count, device=scores.device)

@@ -5,8 +5,7 @@ wherever its numbers stand beside theirs. Two slips of the code its authors rele
 repeated: the context is a mean over tasks, not over features, and validation tasks come from
 validation classes, not from training images.
 
-On a GPU all of it happens there: scores, reward and chosen tasks are never read, so that the
-program queues one update after the other and waits for none.
+On a GPU scores, reward and chosen tasks are never read, so that the program waits for none.
 """
 
 from __future__ import annotations
@@ -72,10 +71,7 @@ Recorded = tuple[torch.cuda.CUDAGraph, DecisionInputs, Tensor]
 
 
 class AdaptiveScheduler(Strategy):
-    """Each update: score candidates, try a batch, learn from its reward, then pick the real one.
-
-    Several processes must come to the same choice to the bit: their schedulers stay on the CPU.
-    """
+    """Several processes must choose the same to the bit: their schedulers stay on the CPU."""
 
     scheduler: Scheduler
     optimiser: torch.optim.Adam
@@ -219,10 +215,7 @@ class AdaptiveScheduler(Strategy):
         return found
 
     def _learn(self, reward: Tensor) -> None:
-        """One REINFORCE step with a running mean of rewards as baseline.
-
-        The gradients are those of the negative likelihood.
-        """
+        """One REINFORCE step from the gradients of −likelihood; baseline: a running mean."""
         reward = reward.double()
         if self.baseline is None:
             self.baseline = reward.clone()
