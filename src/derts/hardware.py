@@ -113,10 +113,7 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def fast_math(device: torch.device, tune: bool) -> Iterator[None]:
-    """On a GPU float32 products by TF32, and if asked for convolutions by tried-out algorithms.
-
-    torch has these settings for the whole process; they are put back afterwards.
-    """
+    """On a GPU TF32 and, if asked for, tried-out convolutions; then the settings from before."""
     if device.type != "cuda":
         yield
         return

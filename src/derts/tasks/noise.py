@@ -74,10 +74,7 @@ class SwapNoise:
 
 @dataclass(frozen=True)
 class TaskNoise:
-    """As in ATS: a fraction of the tasks is corrupted; there each label flips with a probability.
-
-    A flipped label becomes one of the other labels of the task, all equally likely.
-    """
+    """As in ATS: in a fraction of tasks each label becomes, by chance, another of the task."""
 
     fraction: float
     flip: float = 0.8

@@ -18,10 +18,7 @@ MAGIC = b"derts-checkpoint-1 "
 
 
 def save_checkpoint(folder: Path, update: int, state: State) -> Path:
-    """Write folder/update-NNNNNNN.ckpt and remove all but the newest two.
-
-    The file is one line with a checksum, then what torch.save wrote.
-    """
+    """Write folder/update-NNNNNNN.ckpt, a checksum and what torch.save gives; keep two."""
     buffer, path = io.BytesIO(), folder / f"update-{update:07d}.ckpt"
     torch.save(state, buffer)
     content = buffer.getvalue()

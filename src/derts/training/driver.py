@@ -31,10 +31,8 @@ class Driver:
     _held: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if not self.go_on:
-            self.go_on = "nothing was kept, as no --out was given"
-            if self.run is not None:
-                self.go_on = f"go on with derts train --resume {self.run.path}"
+        kept = "" if self.run is None else f"go on with derts train --resume {self.run.path}"
+        self.go_on = self.go_on or kept or "nothing was kept, as no --out was given"
         if self.trainer.group.leads:
             self.trainer.log = self._log
             if self.run is not None:

@@ -41,10 +41,7 @@ def place_learner(learner: Learner[Any], config: TrainConfig, device: torch.devi
 
 
 def place_table(images: Table, device: torch.device, hardware: HardwareConfig) -> Table:
-    """Images on a GPU where they fit into the memory for them, else streamed to the device.
-
-    The memory is what the config says, or half of what is free.
-    """
+    """Images on a GPU where they fit into the given memory, or half of the free; else streamed."""
     if images.device.type == "cuda":
         return images
     limit = hardware.image_memory_gib * 2**30

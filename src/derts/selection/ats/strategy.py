@@ -127,10 +127,7 @@ class AdaptiveScheduler(Strategy):
         return MetaBatch(inputs.candidates.to(chosen.device)[chosen])
 
     def _record(self, context: Context, inputs: DecisionInputs) -> Recorded | None:
-        """A decision as a CUDA graph where that can be: nothing of it then waits for Python.
-
-        After a plain one, which plans and compiles what is used.
-        """
+        """A decision as a CUDA graph where that can be, once a plain one has compiled all."""
         learner, validation = context.learner, context.validation_images
         assert validation is not None
         held = context.images.device == validation.device == learner.device
