@@ -114,17 +114,17 @@ class Group:
         found: Value = torch.load(io.BytesIO(received.numpy().tobytes()), weights_only=True)
         return found
 
-    def first(self, action: Callable[[], Value]) -> Value | None:
+    def first(self, action: Callable[[], object]) -> None:
         """Let the leading process act; where it fails, the others end too."""
         try:
-            done = action() if self.leads else None
+            if self.leads:
+                action()
         except BaseException:
             self._from_leader(torch.tensor([0]))
             raise
         if not int(self._from_leader(torch.tensor([1])).item()):
             self.let_leader_speak()
             raise LostProcessError("process 0 failed: its message says why")
-        return done
 
     def let_leader_speak(self) -> None:
         """Wait a moment before ending: torchrun ends all as soon as one has, message or not."""
@@ -145,11 +145,9 @@ class Group:
         try:
             send(wire)
         except RuntimeError as error:
-            cause = "lost contact with another one, which was killed or failed"
-            reason = str(error).splitlines()[0][:200]
-            raise LostProcessError(
-                f"process {self.rank} of {self.size} {cause} ({reason})"
-            ) from None
+            cause = f"which was killed or failed ({str(error).splitlines()[0][:200]})"
+            who = f"process {self.rank} of {self.size}"
+            raise LostProcessError(f"{who} lost contact with another one, {cause}") from None
         return wire.to(values.device)
 
 

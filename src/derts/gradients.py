@@ -97,7 +97,10 @@ def estimate_pool(
     for MAML. Rows of tasks whose numbers overflow are not finite. `only`: some of the tasks, with
     the numbers they have in the whole pool's estimate.
     """
-    _check(learner, pool, estimates)
+    check_estimates(learner, estimates)
+    learner.check_way(pool)
+    if len(pool) == 0:
+        raise DertsError("the pool has no tasks to estimate; draw at least one")
     rows: dict[str, list[Tensor]] = {name: [] for name in estimates if name != "exact"}
     found: list[tuple[Tensor, Tensor]] = []
     random: list[Tensor] = []
@@ -156,18 +159,16 @@ def usable_estimates(learner: Learner[Any]) -> tuple[str, ...]:
     return tuple(name for name in ESTIMATES if learner.embeds or name not in NEED_FEATURES)
 
 
-def _check(learner: Learner[Any], pool: TaskPool, names: Sequence[str]) -> None:
+def check_estimates(learner: Learner[Any], names: Sequence[str]) -> None:
+    """Refuse names of estimates that a learner does not know."""
     usable, kind = usable_estimates(learner), type(learner).__name__
     for name in names:
-        fix = f"choose from {', '.join(usable)}"
+        fix = f"choose from {', '.join(usable)} (--strategy.estimate)"
         if name not in ESTIMATES:
             raise DertsError(f"no gradient estimate is called {name!r}; {fix}")
         if name not in usable:
             cause = f"so the estimate {name!r} does not exist"
             raise DertsError(f"{kind} has no features apart from the task, {cause}; {fix}")
-    learner.check_way(pool)
-    if len(pool) == 0:
-        raise DertsError("the pool has no tasks to estimate; draw at least one")
 
 
 def with_random_labels(pool: TaskPool, seed: int | Sequence[int | str]) -> TaskPool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from derts.errors import DertsError
 
@@ -119,16 +119,11 @@ def fast_math(device: torch.device, tune: bool) -> Iterator[None]:
         return
     import torch
 
-    settings: tuple[tuple[Any, str, bool], ...] = (
-        (torch.backends.cuda.matmul, "allow_tf32", True),
-        (torch.backends.cudnn, "allow_tf32", True),
-        (torch.backends.cudnn, "benchmark", tune),
-    )
-    before = [getattr(owner, name) for owner, name, _ in settings]
-    for owner, name, value in settings:
-        setattr(owner, name, value)
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark
+    products.allow_tf32 = convolutions.allow_tf32 = True
+    convolutions.benchmark = tune
     try:
         yield
     finally:
-        for (owner, name, _), value in zip(settings, before, strict=True):
-            setattr(owner, name, value)
+        products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark = before

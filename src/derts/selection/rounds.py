@@ -16,7 +16,7 @@ import torch
 from derts.clock import spent_since
 from derts.config import StrategyConfig
 from derts.errors import DertsError
-from derts.gradients import PoolEstimate, estimate_pool, usable_estimates
+from derts.gradients import PoolEstimate, check_estimates, estimate_pool
 from derts.hardware import one_thread
 from derts.labels.votes import majority_vote
 from derts.selection.round_record import RoundRecord, round_event
@@ -107,12 +107,7 @@ class PoolStrategy(Strategy):
 
     def check(self, context: Context) -> None:
         self._checked = True
-        possible = usable_estimates(context.learner)
-        if self.config.estimate not in possible:
-            raise DertsError(
-                f"{type(context.learner).__name__} has no estimate {self.config.estimate!r}: "
-                f"choose --strategy.estimate from {', '.join(possible)}"
-            )
+        check_estimates(context.learner, (self.config.estimate,))
 
     def next_batch(self, context: Context) -> MetaBatch:
         if not self._checked:  # a loop that is not ours
@@ -247,8 +242,6 @@ def scale_to_mean_one(weights: torch.Tensor) -> torch.Tensor:
     """
     mean = float(weights.mean()) if len(weights) else 0.0
     if not (0 < mean < float("inf")):
-        raise DertsError(
-            f"{len(weights)} weights with mean {mean} cannot be scaled to mean 1; select rows "
-            "with finite gradients, or use the weights 'none'"
-        )
+        cause = f"{len(weights)} weights with mean {mean} cannot be scaled to mean 1"
+        raise DertsError(f"{cause}; select finite gradients, or use the weights 'none'")
     return weights / mean

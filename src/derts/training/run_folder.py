@@ -27,12 +27,10 @@ BACKBONE = "backbone.safetensors"
 CHANGED = "The data was prepared anew since: it is not what the run was trained on."
 Event = dict[str, Any]
 NOISE = {"pool", "dropped", "kept"}
-READ: dict[str, tuple[tuple[str, ...], str | None]] = {
-    "validation": (("accuracy",), None),
-    "update": ((), "seconds"),
-    "round": (("round", "pool", "looks_noisy"), "noise"),
-}
-"""The numbers that are read from each kind of event, and its table of numbers."""
+READ = {"validation": ("accuracy",), "round": ("round", "pool", "looks_noisy")}
+"""The numbers that are read from kinds of events."""
+TABLES = {"update": "seconds", "round": "noise"}
+"""Their tables of numbers."""
 
 
 class Run:
@@ -123,10 +121,7 @@ class Run:
 
     @staticmethod
     def check_free(path: Path, overwrite: bool = False) -> None:
-        """Refuse a folder that holds anything but, with `overwrite`, an older run.
-
-        What a process that was killed before it began left there does not count.
-        """
+        """Refuse a folder with anything in it but leftovers and, with `overwrite`, an older run."""
         found = {*path.glob("*")} if path.is_dir() else {path} if path.exists() else set()
         is_run = (path / "config.toml").exists()
         if found - {path / LOCK, *path.glob(".*.tmp")} and not (overwrite and is_run):
@@ -211,12 +206,12 @@ class Run:
         path = self.path / "result.json"
         try:
             found = parse_json(path.read_text(encoding="utf-8"))
+            if not _is_result(found):
+                raise ValueError("it holds no result")
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
             raise DertsError(f"{path} is damaged ({error}): remove it and resume") from None
-        if not _is_result(found):
-            raise DertsError(f"{path} holds no result: remove it and resume the run")
         return found
 
     def write_result(self, result: Event, name: str = "result.json") -> Path:
@@ -238,8 +233,7 @@ def is_event(event: object) -> bool:
         return isinstance(event.get("text"), str)
     if not isinstance(kind, str) or not isinstance(event.get("update"), int):
         return False
-    names, inner = READ.get(kind, ((), None))
-    table = event.get(inner) if inner else {}
+    names, table = READ.get(kind, ()), event.get(TABLES[kind]) if kind in TABLES else {}
     if not isinstance(table, dict) or not isinstance(event.get("parts", {}), dict):
         return False
     told = [name for name in ("update", "loss", "accuracy") if name in event]
