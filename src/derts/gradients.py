@@ -97,6 +97,7 @@ def estimate_pool(
     for MAML. Rows of tasks whose numbers overflow are not finite. `only`: some of the tasks, with
     the numbers they have in the whole pool's estimate.
     """
+    estimates = (estimates,) if isinstance(estimates, str) else estimates
     check_estimates(learner, estimates)
     learner.check_way(pool)
     if len(pool) == 0:

@@ -24,6 +24,7 @@ from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
 
 Layers = list[Tensor]
+OuterLoss = Callable[[Tensor], Tensor]  # of the tasks at some indices: their mean, with a graph
 LARGE = 1e4
 STEPS_OF_PROGRESS = 100
 
@@ -41,33 +42,20 @@ class TaskSignals(NamedTuple):
         return TaskSignals(*(values.nan_to_num(0.0, LARGE, -LARGE) for values in on_device))
 
 
-class ObservedTasks(NamedTuple):
-    """Tasks whose signals are known; `loss(which)` is the mean outer loss of some, with a graph.
-
-    With pool and indices on a GPU, neither it nor pool[which] makes the program wait.
-    """
-
-    pool: TaskPool
-    signals: TaskSignals
-    loss: Callable[[Tensor], Tensor]
-
-
 def observe_tasks(
     learner: ANIL | MAML, images: Table, pool: TaskPool, named: Named, group: Group,
     device: torch.device,
-) -> ObservedTasks:  # fmt: skip
+) -> tuple[TaskSignals, OuterLoss]:  # fmt: skip
     """Signals on a device, and losses for later; call within `evaluation_mode`, with a graph.
 
     ANIL alone embeds every different image, `named`, once: whichever tasks' loss is asked for, the
-    forward pass has been made.
+    forward pass has been made. With indices on a GPU the loss makes no program wait.
     """
     if isinstance(learner, MAML) or not group.alone:
         mine = task_signals(learner, images, pool[group.part(len(pool))]).finite_on(device)
         signals = TaskSignals(*(group.gather(values, len(pool)) for values in mine))
-        all_here = pool.to(device)
-        return ObservedTasks(
-            all_here, signals, lambda which: learner.outer_loss(images, all_here[which]).loss
-        )
+        there = pool.to(device)
+        return signals, lambda which: learner.outer_loss(images, there[which]).loss
     features = learner.features(images.gather(named[0])[None])[0]
     places, here = send(named[1], learner.device), pool.to(learner.device)
     shots = pool.support.shape[1]
@@ -80,7 +68,7 @@ def observe_tasks(
     with torch.no_grad():
         support, query = features[places].tensor_split([shots], 1)
         signals = _signals(learner, TaskFeatures(here, support, query))
-    return ObservedTasks(here, signals.finite_on(device), loss)
+    return signals.finite_on(device), loss
 
 
 def task_signals(learner: ANIL | MAML, images: Table, pool: TaskPool) -> TaskSignals:

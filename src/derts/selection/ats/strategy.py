@@ -26,7 +26,7 @@ from derts.learners.embedding import evaluation_mode, in_round_numbers, named_im
 from derts.learners.maml import MAML
 from derts.selection.ats.scheduler import (
     STEPS_OF_PROGRESS,
-    ObservedTasks,
+    OuterLoss,
     Scheduler,
     gumbel,
     observe_tasks,
@@ -180,29 +180,30 @@ class AdaptiveScheduler(Strategy):
         named, pool, group = (inputs.images, inputs.places), inputs.candidates, context.group
         with evaluation_mode(learner), torch.enable_grad():
             with clock.phase("estimating"):
-                tasks = observe_tasks(learner, context.images, pool, named, group, self.device)
+                seen = observe_tasks(learner, context.images, pool, named, group, self.device)
+                signals, outer_loss = seen
             with clock.phase("selecting"):
                 with one_thread():
-                    scores = self.scheduler(tasks.signals, step)
+                    scores = self.scheduler(signals, step)
                     tried, likelihood = sample_in_order(scores, count, noise[0])
-                reward = self._reward(context, tasks, tried, inputs)
+                reward = self._reward(context, outer_loss, tried, inputs)
                 with one_thread():
                     self.optimiser.zero_grad()
                     (-likelihood).backward()
                     # only now: a scheduler on the CPU works while a GPU is busy with the reward
                     self._learn(group.same(reward.to(self.device)))
         with clock.phase("selecting"), one_thread(), torch.no_grad():
-            scores = self.scheduler(tasks.signals, step) / temperature
+            scores = self.scheduler(signals, step) / temperature
             return sample_in_order(scores, count, noise[1])[0]
 
     def _reward(
-        self, context: Context, tasks: ObservedTasks, tried: Tensor, inputs: DecisionInputs
+        self, context: Context, outer_loss: OuterLoss, tried: Tensor, inputs: DecisionInputs
     ) -> Tensor:
         """Accuracy on validation tasks (0 … 1) after one SGD step on those tried, then undone."""
         assert context.validation_images is not None
         learner: Any = context.learner
         parameters = [value for value in learner.parameters() if value.requires_grad]
-        steps = torch.autograd.grad(tasks.loss(tried), parameters)
+        steps = torch.autograd.grad(outer_loss(tried), parameters)
         kept = [value.detach().clone() for value in parameters]
         named = (inputs.reward_images, inputs.reward_places) if learner.embeds else None
         with torch.no_grad():
