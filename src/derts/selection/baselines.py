@@ -8,7 +8,6 @@ from derts.selection.rounds import (
     DrawnPool,
     PoolStrategy,
     Seed,
-    draw_pool,
     even_weights,
     relabelled,
     shuffled_batches,
@@ -35,7 +34,7 @@ class RandomVotes(PoolStrategy):
         majority_vote(context.draw(1, "check", 0))  # refuses tasks that do not say their classes
 
     def draw(self, context: Context, number: int) -> DrawnPool:
-        return relabelled(draw_pool(context, self.config, number))
+        return relabelled(super().draw(context, number))
 
     def choose(self, context: Context, drawn: DrawnPool, seed: Seed) -> Choice:
         chosen = torch.arange(self.wanted(len(drawn.pool), len(drawn.pool)))

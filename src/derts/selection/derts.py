@@ -3,7 +3,7 @@
 One round, top to bottom: draw a pool, trust its labels, estimate every task's gradient, drop what
 looks noisy, select, weigh, cut into meta-batches. Each step is one call into one file:
 
-    draw_pool                 selection/rounds.py        N tasks as indices
+    draw                      selection/rounds.py        N tasks as indices
     relabelled                labels/votes.py            `--strategy.votes`
     estimate_pool             gradients.py               `--strategy.estimate`
     noisy_tasks               selection/noisy_tasks.py   `--strategy.drop`
@@ -39,7 +39,6 @@ from derts.selection.rounds import (
     DrawnPool,
     PoolStrategy,
     Seed,
-    draw_pool,
     relabelled,
     scale_to_mean_one,
     shuffled_batches,
@@ -75,7 +74,7 @@ class Derts(PoolStrategy):
 
     def draw(self, context: Context, number: int) -> DrawnPool:
         """Draw a pool, and trust its labels as far as its tasks agree on them."""
-        drawn = draw_pool(context, self.config, number)
+        drawn = super().draw(context, number)
         if self.config.votes:
             drawn = relabelled(drawn)
         if self.config.drop == "automatic":

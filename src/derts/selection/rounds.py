@@ -98,8 +98,11 @@ class PoolStrategy(Strategy):
         self._thread = ThreadPoolExecutor(1, "derts-draw")
 
     def draw(self, context: Context, number: int) -> DrawnPool:
-        """Pool `number`, the same for the same number. Runs in a thread beside training."""
-        return draw_pool(context, self.config, number)
+        """The uniformly drawn tasks of a round. Runs in a thread beside training."""
+        wanted = self.config.pool_images
+        images = wanted if wanted < len(context.images) else 0
+        pool = context.draw(self.config.pool, "pool", number, images)
+        return DrawnPool(pool, pool)
 
     @abstractmethod
     def choose(self, context: Context, drawn: DrawnPool, seed: Seed) -> Choice:
@@ -207,13 +210,6 @@ class PoolStrategy(Strategy):
             with clock.phase("record"):
                 record = RoundRecord.of(drawn, choice, context.images, number, context.update)
                 context.keep_round(record)
-
-
-def draw_pool(context: Context, config: StrategyConfig, number: int) -> DrawnPool:
-    """The tasks of round `number`, uniformly drawn."""
-    fewer = config.pool_images if config.pool_images < len(context.images) else 0
-    pool = context.draw(config.pool, "pool", number, fewer)
-    return DrawnPool(pool, pool)
 
 
 def relabelled(drawn: DrawnPool) -> DrawnPool:

@@ -79,10 +79,9 @@ def updates_at_random(rounds: Sequence[Event], until: int) -> tuple[int, int]:
 
 
 def parts(rounds: Sequence[Event]) -> dict[str, dict[str, float]]:
-    """In which share of the rounds each part of the method acted, from the rounds' `parts`.
+    """In which share of the rounds each part of the method acted, with the means of its numbers.
 
-    A part with numbers acted where one of them is not 0, and their means are told; of a part that
-    names how it was done, the share of each name.
+    A part with numbers acted where one is not 0; of one that names how, the share of each name.
     """
     told = [event["parts"] for event in rounds if isinstance(event.get("parts"), dict)]
     found: dict[str, dict[str, float]] = {}
