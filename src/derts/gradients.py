@@ -32,13 +32,11 @@ from derts.data.table import Table
 from derts.distributed import Group
 from derts.errors import DertsError
 from derts.hardware import send
-from derts.learners.anil import ANIL
-from derts.learners.base import Learner, ProductLearner, query_losses
+from derts.learners import ANIL, MAML, Learner
+from derts.learners.base import ProductLearner, query_losses
 from derts.learners.embedding import evaluation_mode, task_features, task_products
-from derts.learners.maml import MAML
 from derts.learners.wrapped import OwnLearner
-from derts.tasks.pool import TaskPool
-from derts.tasks.randomness import generator
+from derts.tasks import TaskPool, generator
 
 ESTIMATES = ("logit-theta", "logit", "last-layer", "feature", "error-profile", "exact")
 NEED_FEATURES = ("last-layer", "feature")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch import Tensor
 
 from derts.data.table import Table
 from derts.errors import DertsError
-from derts.tasks.pool import TaskPool
-from derts.tasks.randomness import generator
+from derts.tasks import TaskPool, generator
 
 if TYPE_CHECKING:
     from derts.selection.rounds import Choice, DrawnPool
@@ -28,12 +28,12 @@ TENSORS = "place", "loss", "weight", "selected", "dropped", "mislabelled"
 class RoundRecord:
     """One round of a strategy that works in rounds; N tasks, the first of a larger pool."""
 
-    place: torch.Tensor  # float32 [N, 2]: the estimated gradients' first two principal components
-    loss: torch.Tensor  # float32 [N]: query loss after adaptation
-    weight: torch.Tensor  # float32 [N]: γ, mean 1 over the tasks trained on, else 0
-    selected: torch.Tensor  # bool [N]: chosen, before a drop after selecting
-    dropped: torch.Tensor  # bool [N]: looks noisy
-    mislabelled: torch.Tensor  # float32 [N]: share of wrong labels, for the reader alone
+    place: Tensor  # float32 [N, 2]: the estimated gradients' first two principal components
+    loss: Tensor  # float32 [N]: query loss after adaptation
+    weight: Tensor  # float32 [N]: γ, mean 1 over the tasks trained on, else 0
+    selected: Tensor  # bool [N]: chosen, before a drop after selecting
+    dropped: Tensor  # bool [N]: looks noisy
+    mislabelled: Tensor  # float32 [N]: share of wrong labels, for the reader alone
     number: int
     update: int
     digest: str  # of its images
@@ -88,7 +88,7 @@ class RoundRecord:
             raise DertsError(f"{path} is damaged ({error}): remove it and go on") from None
 
 
-def two_dimensions(rows: torch.Tensor) -> torch.Tensor:
+def two_dimensions(rows: Tensor) -> Tensor:
     """[N, d] -> float32 [N, 2]: the first two principal components, rows that overflow at 0.
 
     Subspace iteration from a start of its own, so that no global random state moves.

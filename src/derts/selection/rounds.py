@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from derts.clock import spent_since
 from derts.config import StrategyConfig
@@ -21,8 +22,7 @@ from derts.hardware import one_thread
 from derts.labels.votes import majority_vote
 from derts.selection.round_record import RoundRecord, round_event
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
-from derts.tasks.pool import TaskPool
-from derts.tasks.randomness import generator
+from derts.tasks import TaskPool, generator
 
 LONGEST_REST = 4  # rounds of random tasks until a pool is looked at again, at the latest
 STATE = "round", "position", "random_batches", "random_looks", "batches", "weights", "noted"
@@ -44,15 +44,13 @@ class DrawnPool:
 class Choice:
     """What a round trains on, on the CPU; N tasks in the pool. None: not looked at."""
 
-    batches: tuple[torch.Tensor, ...]  # pool indices, in the order of training
-    weights: (
-        torch.Tensor
-    )  # float [N]: of each task in `batches`, else 0; a round makes their mean 1
-    selected: torch.Tensor  # int64 [K]: pool indices, before a drop after selecting
+    batches: tuple[Tensor, ...]  # pool indices, in the order of training
+    weights: Tensor  # float [N]: of each task in `batches`, else 0; a round makes their mean 1
+    selected: Tensor  # int64 [K]: pool indices, before a drop after selecting
     select: str  # how: facility-location, balanced, uniform, random (selecting does not pay), …
     estimate: PoolEstimate | None = None
-    gradients: torch.Tensor | None = None  # [N, d]: the estimated gradients that decided
-    drop: torch.Tensor | None = None  # bool [N]: tasks that look noisy
+    gradients: Tensor | None = None  # [N, d]: the estimated gradients that decided
+    drop: Tensor | None = None  # bool [N]: tasks that look noisy
     threshold: float | None = None
     objective: float | None = None
     evenness: float | None = None
@@ -64,7 +62,7 @@ class Choice:
         return self.select == "random"
 
     @property
-    def kept(self) -> torch.Tensor:
+    def kept(self) -> Tensor:
         """int64: pool indices that are trained on."""
         return torch.cat(self.batches)
 
@@ -89,7 +87,7 @@ class PoolStrategy(Strategy):
         self.config = config
         self.round = self.position = 0
         self.random_batches = self.random_looks = 0
-        self.batches: list[torch.Tensor] = []
+        self.batches: list[Tensor] = []
         self.weights = torch.zeros(0)
         self.noted = False
         self._checked = False
@@ -219,18 +217,18 @@ def relabelled(drawn: DrawnPool) -> DrawnPool:
     return DrawnPool(votes.pool, drawn.given, None, share, votes.note)
 
 
-def even_weights(chosen: torch.Tensor, count: int) -> torch.Tensor:
+def even_weights(chosen: Tensor, count: int) -> Tensor:
     """Weights [count] of a pool's tasks: 1 for the chosen indices, else 0."""
     return torch.zeros(count).index_fill_(0, chosen, 1.0)
 
 
-def shuffled_batches(tasks: torch.Tensor, size: int, seed: Seed) -> tuple[torch.Tensor, ...]:
+def shuffled_batches(tasks: Tensor, size: int, seed: Seed) -> tuple[Tensor, ...]:
     """Pool indices [n] in random order, cut into meta-batches; the last may be shorter."""
     order = torch.randperm(len(tasks), generator=generator((*seed, "order")))
     return tuple(tasks[order].split(size))
 
 
-def scale_to_mean_one(weights: torch.Tensor) -> torch.Tensor:
+def scale_to_mean_one(weights: Tensor) -> Tensor:
     """Weights [K] scaled so that their mean is 1.
 
     >>> scale_to_mean_one(torch.tensor([1.0, 3.0]))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch import Tensor
 
 from derts.errors import DertsError
 from derts.files import parse_json, write_atomically
@@ -39,16 +40,16 @@ class TaskPool:
     TaskPool(2 tasks: 3 way, 3 support and 6 query images each; 2 of 6 tasks)
     """
 
-    support: torch.Tensor  # int64 [N, S]: indices into a Table
-    support_labels: torch.Tensor  # int64 [N, S]: 0 … way − 1, as the learner sees them
-    query: torch.Tensor  # int64 [N, Q], and so are the labels of the query
-    query_labels: torch.Tensor
-    true_support_labels: torch.Tensor  # before noise: for diagnosis, never for a strategy
-    true_query_labels: torch.Tensor
+    support: Tensor  # int64 [N, S]: indices into a Table
+    support_labels: Tensor  # int64 [N, S]: 0 … way − 1, as the learner sees them
+    query: Tensor  # int64 [N, Q], and so are the labels of the query
+    query_labels: Tensor
+    true_support_labels: Tensor  # before noise: for diagnosis, never for a strategy
+    true_query_labels: Tensor
     way: int  # classes per task
     recipe: Recipe = field(default_factory=dict)  # how it was made, and "changes" since
-    classes: torch.Tensor | None = None  # int64 [N, way]: of the table, that labels stand for
-    augmentation: torch.Tensor | None = None  # int64 [N, S + Q, 3], of derts.tasks.augment
+    classes: Tensor | None = None  # int64 [N, way]: of the table, that labels stand for
+    augmentation: Tensor | None = None  # int64 [N, S + Q, 3], of derts.tasks.augment
 
     @staticmethod
     def sample(
@@ -68,7 +69,7 @@ class TaskPool:
     def __len__(self) -> int:
         return len(self.support)
 
-    def __getitem__(self, which: slice | torch.Tensor | Sequence[int]) -> TaskPool:
+    def __getitem__(self, which: slice | Tensor | Sequence[int]) -> TaskPool:
         """The tasks at a slice, at integer indices or where a mask is true, as a pool."""
         if isinstance(which, slice) and which.indices(len(self)) == (0, len(self), 1):
             return self
@@ -99,12 +100,12 @@ class TaskPool:
     def _noted(self, change: str, tasks: int) -> Recipe:
         return {**self.recipe, "tasks": tasks, "changes": [*self.changes, change]}
 
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         """The tensors by name."""
         values = vars(self).items()
-        return {name: value for name, value in values if isinstance(value, torch.Tensor)}
+        return {name: value for name, value in values if isinstance(value, Tensor)}
 
-    def _mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> TaskPool:
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> TaskPool:
         changed: dict[str, Any] = {name: change(x) for name, x in self.tensors().items()}
         return replace(self, **changed)
 
@@ -128,7 +129,7 @@ class TaskPool:
         """The same pool in page-locked memory, from which a GPU fetches without waiting."""
         return self._mapped(torch.Tensor.pin_memory)
 
-    def mislabelled(self) -> torch.Tensor:
+    def mislabelled(self) -> Tensor:
         """float [N]: share of each task's labels that noise changed. For diagnosis only."""
         given = torch.cat((self.support_labels, self.query_labels), 1)
         true = torch.cat((self.true_support_labels, self.true_query_labels), 1)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from derts.clock import spent_since
 from derts.config import TrainConfig
@@ -47,7 +48,7 @@ class GuardedStep:
         """Remember the running statistics; call before the forward pass."""
         self._kept = self._joined()
 
-    def step(self, finite: torch.Tensor) -> None:
+    def step(self, finite: Tensor) -> None:
         """Step where `finite` (bool, scalar) is true, else put the statistics back."""
         if self.fused:
             # what torch's own gradient scaler sets: the fused kernel then does nothing
@@ -62,7 +63,7 @@ class GuardedStep:
             shaped = [part.view_as(value) for part, value in zip(parts, self.buffers, strict=True)]
             torch._foreach_copy_(self.buffers, shaped)
 
-    def _joined(self) -> torch.Tensor:
+    def _joined(self) -> Tensor:
         parts = [value.flatten() for value in self.buffers]
         return torch.cat(parts) if parts else torch.zeros(0)
 
@@ -76,15 +77,15 @@ class Window:
 
     def __init__(self) -> None:
         self.skipped = self.in_a_row = 0
-        self._batches: list[tuple[TaskPool, torch.Tensor]] = []
+        self._batches: list[tuple[TaskPool, Tensor]] = []
         self.begin({})
 
     def begin(self, seconds: Mapping[str, float]) -> None:
         """Forget the updates of the last event; the clock stands at `seconds`."""
         self.before, self.images, self.looked = dict(seconds), 0, 0
-        self.values: list[torch.Tensor] = []
+        self.values: list[Tensor] = []
 
-    def remember(self, tasks: TaskPool, losses: torch.Tensor) -> None:
+    def remember(self, tasks: TaskPool, losses: Tensor) -> None:
         """Keep an update's tasks and their losses [T] until it has been looked at."""
         self._batches = [*self._batches[1 - IN_A_ROW :], (tasks, losses)]
         self.images += len(tasks) * (tasks.support.shape[1] + tasks.query.shape[1])
@@ -131,7 +132,7 @@ class Window:
         self.skipped, self.in_a_row = state["skipped"], state["skipped_in_a_row"]
 
 
-def usable_losses(losses: torch.Tensor) -> torch.Tensor:
+def usable_losses(losses: Tensor) -> Tensor:
     """Losses [T] with the mean of the finite ones in place of those that averages would keep.
 
     >>> usable_losses(torch.tensor([1.0, float("nan"), 3.0]))

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from derts.config import HardwareConfig, TrainConfig
 from derts.data import open_data
@@ -101,12 +102,10 @@ class Updater:
         )
         self.guard = GuardedStep(learner, self.optimiser)
 
-    def run(
-        self, pool: TaskPool, weigh: Weigh, learning_rate: float
-    ) -> tuple[Outcome, torch.Tensor]:
+    def run(self, pool: TaskPool, weigh: Weigh, learning_rate: float) -> tuple[Outcome, Tensor]:
         """Outcome of the update; its mean loss, mean accuracy and gradient norm as a tensor [3]."""
         (group,) = self.optimiser.param_groups
-        if isinstance(group["lr"], torch.Tensor):
+        if isinstance(group["lr"], Tensor):
             group["lr"].fill_(learning_rate)
         else:
             group["lr"] = learning_rate
@@ -133,7 +132,7 @@ class Updater:
             # where every process has all tasks, each has all their statistics too
             set_total(learner.backbone, group.total if group.shares(count) else None)
 
-        def weigh_mine(mine: torch.Tensor) -> torch.Tensor:
+        def weigh_mine(mine: Tensor) -> Tensor:
             weights = weigh(group.gather(mine, count))
             return share * (torch.ones_like(mine) if weights is None else weights[part].to(mine))
 
@@ -149,7 +148,7 @@ class Updater:
         losses = group.gather(outcome.losses, count)
         return Outcome(outcome.loss.detach(), losses, group.gather(outcome.accuracies, count))
 
-    def finish(self, losses: torch.Tensor, accuracies: torch.Tensor) -> torch.Tensor:
+    def finish(self, losses: Tensor, accuracies: Tensor) -> Tensor:
         """Clip the gradients and step; mean loss, mean accuracy and gradient norm, as [3]."""
         limit = self.config.optimiser.clip or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.learner.parameters(), limit)
@@ -223,7 +222,7 @@ class CapturedUpdate:
             and (pool.augmentation is None) == (self.pool.augmentation is None)
         )
 
-    def run(self, pool: TaskPool, weigh: Weigh) -> tuple[Outcome, torch.Tensor]:
+    def run(self, pool: TaskPool, weigh: Weigh) -> tuple[Outcome, Tensor]:
         """The update on the tasks of `pool`, as `Updater.run` gives it."""
         names = ["support_labels", "query_labels"]
         if self.pool.augmentation is not None:
@@ -245,7 +244,7 @@ class CapturedUpdate:
         return outcome, self.numbers.clone()
 
 
-def _pinned(values: torch.Tensor) -> torch.Tensor:
+def _pinned(values: Tensor) -> Tensor:
     return values.pin_memory() if values.device.type == "cpu" else values
 
 

@@ -20,8 +20,7 @@ from derts.learners.anil import ANIL
 from derts.learners.base import query_losses
 from derts.learners.embedding import Named, TaskFeatures, evaluation_mode, task_features
 from derts.learners.maml import MAML, AdaptedNetwork
-from derts.tasks.pool import TaskPool
-from derts.tasks.randomness import generator
+from derts.tasks import TaskPool, generator
 
 Layers = list[Tensor]
 OuterLoss = Callable[[Tensor], Tensor]  # of the tasks at some indices: their mean, with a graph

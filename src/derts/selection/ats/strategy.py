@@ -21,9 +21,8 @@ from derts.data.table import Table
 from derts.errors import DertsError
 from derts.evaluation import accuracies
 from derts.hardware import one_thread
-from derts.learners.anil import ANIL
+from derts.learners import ANIL, MAML
 from derts.learners.embedding import evaluation_mode, in_round_numbers, named_images
-from derts.learners.maml import MAML
 from derts.selection.ats.scheduler import (
     STEPS_OF_PROGRESS,
     OuterLoss,
@@ -33,8 +32,7 @@ from derts.selection.ats.scheduler import (
     sample_in_order,
 )
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
-from derts.tasks.pool import TaskPool
-from derts.tasks.randomness import generator
+from derts.tasks import TaskPool, generator
 
 CANDIDATES = 5  # × the meta-batch
 LEAST_TEMPERATURE, COOLING = 0.1, 0.99
