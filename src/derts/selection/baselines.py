@@ -3,15 +3,7 @@
 import torch
 
 from derts.labels.votes import majority_vote
-from derts.selection.rounds import (
-    Choice,
-    DrawnPool,
-    PoolStrategy,
-    Seed,
-    even_weights,
-    relabelled,
-    shuffled_batches,
-)
+from derts.selection.rounds import Choice, DrawnPool, PoolStrategy, Seed, relabelled
 from derts.selection.strategy import Context, MetaBatch, Strategy
 from derts.tasks.pool import TaskPool
 
@@ -38,8 +30,7 @@ class RandomVotes(PoolStrategy):
 
     def choose(self, context: Context, drawn: DrawnPool, seed: Seed) -> Choice:
         chosen = torch.arange(self.wanted(len(drawn.pool), len(drawn.pool)))
-        batches = shuffled_batches(chosen, context.meta_batch, seed)
-        return Choice(batches, even_weights(chosen, len(drawn.pool)), chosen, "uniform")
+        return self.choice(context, drawn, seed, chosen, select="uniform")
 
 
 class ByLoss(PoolStrategy):
@@ -54,7 +45,4 @@ class ByLoss(PoolStrategy):
         usable = losses.isfinite().nonzero().squeeze(1)
         order = losses[usable].argsort(descending=name == "hardest", stable=True)
         chosen = usable[order[: self.wanted(len(usable), len(losses))]]
-        weights = even_weights(chosen, len(losses))
-        batches = shuffled_batches(chosen, context.meta_batch, seed)
-        gradients = estimate.gradients[self.config.estimate]
-        return Choice(batches, weights, chosen, name, estimate, gradients)
+        return self.choice(context, drawn, seed, chosen, select=name, estimate=estimate)

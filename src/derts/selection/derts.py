@@ -41,7 +41,6 @@ from derts.selection.rounds import (
     Seed,
     relabelled,
     scale_to_mean_one,
-    shuffled_batches,
 )
 from derts.selection.strategy import Context
 from derts.tasks.randomness import generator
@@ -109,11 +108,9 @@ class Derts(PoolStrategy):
         kept = selected[stays]
         if not len(kept):
             raise self._nothing_left(noisy.threshold, finite)
-        weights = torch.zeros(len(gradients))
-        weights[kept] = picked.weights[stays].cpu().float()
-        batches = shuffled_batches(kept, context.meta_batch, seed)
-        choice = Choice(
-            batches, weights, selected, picked.how, estimate, gradients,
+        choice = self.choice(
+            context, drawn, seed, kept, picked.weights[stays].cpu().float(),
+            selected=selected, select=picked.how, estimate=estimate,
             objective=picked.objective, evenness=picked.evenness, not_finite=int((~finite).sum()),
         )  # fmt: skip
         if config.drop == "none":

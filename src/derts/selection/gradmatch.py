@@ -30,7 +30,7 @@ class GradMatch(PoolStrategy):
             batches.append(group[torch.from_numpy(found)])
             weights[batches[-1]] = torch.from_numpy(fitted).float()
         selected = torch.cat(batches)
-        return Choice(tuple(batches), weights, selected, "gradmatch", estimate, gradients)
+        return Choice(tuple(batches), weights, selected, "gradmatch", estimate)
 
 
 def match_gradients(

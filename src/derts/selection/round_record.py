@@ -45,10 +45,10 @@ class RoundRecord:
     ) -> RoundRecord:
         """The record of a round that looked at its pool."""
         assert choice.estimate is not None
-        assert choice.gradients is not None
+        (gradients,) = choice.estimate.gradients.values()
         part, nothing = slice(MOST_TASKS), torch.zeros(len(drawn.pool), dtype=torch.bool)
         return RoundRecord(
-            place=two_dimensions(choice.gradients[part]).cpu(),
+            place=two_dimensions(gradients[part]).cpu(),
             loss=choice.estimate.losses[part].float().cpu(),
             weight=choice.weights[part].float().cpu(),
             selected=nothing.index_fill(0, choice.selected, True)[part],

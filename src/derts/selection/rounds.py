@@ -10,6 +10,7 @@ from abc import abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,8 +49,7 @@ class Choice:
     weights: Tensor  # float [N]: of each task in `batches`, else 0; a round makes their mean 1
     selected: Tensor  # int64 [K]: pool indices, before a drop after selecting
     select: str  # how: facility-location, balanced, uniform, random (selecting does not pay), …
-    estimate: PoolEstimate | None = None
-    gradients: Tensor | None = None  # [N, d]: the estimated gradients that decided
+    estimate: PoolEstimate | None = None  # of the one kind of gradient that decided
     drop: Tensor | None = None  # bool [N]: tasks that look noisy
     threshold: float | None = None
     objective: float | None = None
@@ -142,6 +142,19 @@ class PoolStrategy(Strategy):
             reference=drawn.reference, clock=clock, only=mine,
         ).gathered(context.group, count)  # fmt: skip
 
+    def choice(
+        self, context: Context, drawn: DrawnPool, seed: Seed,
+        kept: Tensor, weights: Tensor | None = None, **told: Any,
+    ) -> Choice:  # fmt: skip
+        """Pool indices [K] in random order, with weights [K] (None: all alike); the last of the
+        meta-batches may be shorter. `told` is more of a `Choice`.
+        """
+        of_pool = torch.zeros(len(drawn.pool))
+        of_pool[kept] = torch.ones(len(kept)) if weights is None else weights
+        order = torch.randperm(len(kept), generator=generator((*seed, "order")))
+        batches = tuple(kept[order].split(context.meta_batch))
+        return Choice(batches, of_pool, **{"selected": kept, **told})
+
     def wanted(self, candidates: int, pool: int) -> int:
         """How many tasks to choose: a share of the pool, as far as there are candidates."""
         return max(1, min(candidates, round(self.config.ratio * pool)))
@@ -215,17 +228,6 @@ def relabelled(drawn: DrawnPool) -> DrawnPool:
     votes = majority_vote(drawn.given)
     share = None if votes.note else votes.relabelled
     return DrawnPool(votes.pool, drawn.given, None, share, votes.note)
-
-
-def even_weights(chosen: Tensor, count: int) -> Tensor:
-    """Weights [count] of a pool's tasks: 1 for the chosen indices, else 0."""
-    return torch.zeros(count).index_fill_(0, chosen, 1.0)
-
-
-def shuffled_batches(tasks: Tensor, size: int, seed: Seed) -> tuple[Tensor, ...]:
-    """Pool indices [n] in random order, cut into meta-batches; the last may be shorter."""
-    order = torch.randperm(len(tasks), generator=generator((*seed, "order")))
-    return tuple(tasks[order].split(size))
 
 
 def scale_to_mean_one(weights: Tensor) -> Tensor:

@@ -241,7 +241,7 @@ def is_event(event: object) -> bool:
     if kind == "round":
         values = [value for value in values if value is not None]
         whole = table.keys() >= NOISE and all(name in event for name in names)
-        return whole and all(map(is_number, values)) and event["pool"] > 0
+        return whole and all(map(is_number, values)) and (event["pool"] or 0) > 0
     return all(map(is_number, values))
 
 
