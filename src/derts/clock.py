@@ -76,18 +76,18 @@ def seconds_per_update(events: Iterable[Mapping[str, Any]], warmup: int) -> floa
     0.3
     """
     begun, fresh = 0, False
-    stretches: list[tuple[tuple[bool, bool], int, float]] = []
+    stretches: dict[tuple[bool, bool], list[tuple[int, float]]] = {}
     for event in events:
         if event["event"] == "start":
             fresh = True
         elif event["event"] == "update":
-            taken = training_seconds(event["seconds"])
-            stretches.append(((begun >= warmup, not fresh), event["update"] - begun, taken))
+            stretch = event["update"] - begun, training_seconds(event["seconds"])
+            stretches.setdefault((begun >= warmup, not fresh), []).append(stretch)
             begun, fresh = event["update"], False
-    best = max((kind for kind, _, _ in stretches), default=None)
-    used = [(count, seconds) for kind, count, seconds in stretches if kind == best]
-    updates = sum(count for count, _ in used)
-    return round(sum(seconds for _, seconds in used) / updates, 6) if used else None
+    if not stretches:
+        return None
+    updates, seconds = map(sum, zip(*stretches[max(stretches)], strict=True))
+    return round(seconds / updates, 6)
 
 
 def selection_share(events: Iterable[Mapping[str, Any]], warmup: int) -> float:

@@ -244,15 +244,9 @@ def _rows(
         rule = _rule(learner)
         scale = rule.feature_scale if isinstance(rule, ANIL) else 1.0
         return (wrong.transpose(1, 2) @ (part.query * scale)).flatten(1)
-    return (_feature_gradients(learner, part.query, adapted, labels) * part.query).mean(1)
-
-
-def _feature_gradients(
-    learner: Learner[Any], features: Tensor, adapted: Any, labels: Tensor
-) -> Tensor:
-    """[T, Q, d]: gradient of each image's cross-entropy in its features, Wᵀ(p − y)."""
-    with torch.enable_grad():
-        inputs = features.detach().requires_grad_()
-        logits = learner.logits(adapted, inputs)
-        total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
-        return torch.autograd.grad(total, inputs)[0]
+    with torch.enable_grad():  # of each image's cross-entropy in its features: Wᵀ(p − y)
+        features = part.query.detach().requires_grad_()
+        logits = learner.logits(adapted, features).flatten(0, 1)
+        total = F.cross_entropy(logits, labels.flatten(), reduction="sum")
+        (slopes,) = torch.autograd.grad(total, features)
+    return (slopes * part.query).mean(1)

@@ -51,7 +51,12 @@ class SwapNoise:
 
     def _swaps(self, tasks: int, way: int, count: int, random: Random) -> Integers:
         """int64 [2, swaps, tasks]: places that are exchanged, one swap after another."""
-        wanted = np.searchsorted(self._poisson(), random.random((tasks, way)), side="right")
+        logs = [  # of Poisson's chances of 0, 1, …, limit − 1
+            k * math.log(self.rate) - self.rate - math.lgamma(k + 1) if self.rate else -math.inf * k
+            for k in range(self.limit)
+        ]
+        most = np.exp(logs).cumsum()
+        wanted = np.searchsorted(most, random.random((tasks, way)), side="right")
         owner = np.repeat(np.tile(np.arange(way), tasks), wanted.ravel())  # class of each swap
         totals = wanted.sum(1)
         task = np.repeat(np.arange(tasks), totals)
@@ -62,14 +67,6 @@ class SwapNoise:
         places = np.broadcast_to(begin, (2, int(totals.max()), tasks)).copy()
         places[:, step, task] = begin[task] + np.stack((owner, other)) * count + within
         return places
-
-    def _poisson(self) -> NDArray[np.float64]:
-        """[limit]: probability of at most 0, 1, …, limit − 1 by Poisson's law."""
-        logs = [
-            k * math.log(self.rate) - self.rate - math.lgamma(k + 1) if self.rate else -math.inf * k
-            for k in range(self.limit)
-        ]
-        return np.exp(logs).cumsum()
 
 
 @dataclass(frozen=True)

@@ -141,9 +141,8 @@ class TaskPool:
         parts = [pool.tensors() for pool in pools]
         names = [name for name in parts[0] if all(name in part for part in parts)]
         joined = {name: torch.cat([part[name] for part in parts]) for name in names}
-        changes = [f"{len(pools)} pools concatenated"]
-        recipe: Recipe = {"tasks": sum(map(len, pools)), "changes": changes}
-        recipe["pools"] = [pool.recipe for pool in pools]
+        about = {"tasks": sum(map(len, pools)), "changes": [f"{len(pools)} pools concatenated"]}
+        recipe = {**about, "pools": [pool.recipe for pool in pools]}
         return TaskPool(**joined, way=pools[0].way, recipe=recipe)
 
     def _checked(self) -> TaskPool:
