@@ -35,7 +35,8 @@ Tables = Mapping[str, Table]
 class Trainer:
     """Trains one learner on one table; `state_dict` holds all that is needed to go on.
 
-    `best` has the weights to be judged by, if not the last, and their update.
+    `best` has the weights to be judged by, if not the last, and their update; `split(name)` is a
+    part of the data, embedded where the backbone is frozen.
 
     >>> from derts.config import *
     >>> from derts.data import glyphs
@@ -59,7 +60,7 @@ class Trainer:
         self.group, self.tables, self.log = group or Group(), tables, log
         self.device = self.group.device or choose_device(config.hardware)
         self._progress = progress
-        self._split = cache(lambda name: self._embedded(self._raw(name)))
+        self.split = cache(lambda name: self._embedded(self._raw(name)))
         self._placed = cache(
             lambda name: place_table(self.split(name), self.device, self.config.hardware)
         )
@@ -83,6 +84,7 @@ class Trainer:
             config = replace(config, hardware=replace(config.hardware, compile=False))
         place_learner(self.learner, config, self.device)
         self.updater = Updater(self.learner, self.images, config, self.group)
+        self.optimiser = self.updater.optimiser
         self.strategy = build_strategy(config.strategy)
         self.clock = Clock(self.device)
         self.update = self.tasks_trained = 0
@@ -103,15 +105,6 @@ class Trainer:
             self.stages = None if self._obstacle else LabelStages(self)
         self._first = weights_of(self.learner) if self.stages else {}
         self.strategy.check(self.context)
-
-    @property
-    def optimiser(self) -> torch.optim.Optimizer:
-        """The outer loop's optimiser."""
-        return self.updater.optimiser
-
-    def split(self, name: str) -> Table:
-        """A split of the data by name, embedded where the backbone is frozen."""
-        return self._split(name)
 
     def _raw(self, name: str) -> Table:
         if name in self.tables:

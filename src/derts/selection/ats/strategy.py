@@ -73,6 +73,7 @@ class AdaptiveScheduler(Strategy):
 
     scheduler: Scheduler
     optimiser: torch.optim.Adam
+    device: torch.device  # of the scheduler
 
     def __init__(self, config: StrategyConfig) -> None:
         self.warmup = config.warmup
@@ -94,16 +95,11 @@ class AdaptiveScheduler(Strategy):
         self._images_per_task = task.support.shape[1] + task.query.shape[1]
         self.scheduler = Scheduler.from_seed(context.seed)
         on_gpu = context.group.alone and learner.device.type == "cuda"
-        if on_gpu:
-            self.scheduler.to(learner.device)
+        self.device = learner.device if on_gpu else torch.device("cpu")
+        self.scheduler.to(self.device)
         self.optimiser = torch.optim.Adam(
             self.scheduler.parameters(), lr=LEARNING_RATE, fused=True, capturable=on_gpu
         )
-
-    @property
-    def device(self) -> torch.device:
-        """Where the scheduler is."""
-        return self.scheduler.progress.weight.device
 
     def next_batch(self, context: Context) -> MetaBatch:
         if context.update < self.warmup:
