@@ -135,12 +135,11 @@ class PoolStrategy(Strategy):
 
     def estimate(self, context: Context, drawn: DrawnPool) -> PoolEstimate:
         """One pass over the pool, shared among processes."""
-        mine, count = context.group.part(len(drawn.pool)), len(drawn.pool)
-        wanted, clock = (self.config.estimate,), context.clock
+        count, group = len(drawn.pool), context.group
         return estimate_pool(
-            context.learner, context.images, drawn.pool, wanted,
-            reference=drawn.reference, clock=clock, only=mine,
-        ).gathered(context.group, count)  # fmt: skip
+            context.learner, context.images, drawn.pool, (self.config.estimate,),
+            reference=drawn.reference, clock=context.clock, only=group.part(count),
+        ).gathered(group, count)  # fmt: skip
 
     def choice(
         self, context: Context, drawn: DrawnPool, seed: Seed,

@@ -19,7 +19,8 @@ MAGIC = b"derts-checkpoint-1 "
 
 def save_checkpoint(folder: Path, update: int, state: State) -> Path:
     """Write folder/update-NNNNNNN.ckpt, a checksum and what torch.save gives; keep two."""
-    buffer, path = io.BytesIO(), folder / f"update-{update:07d}.ckpt"
+    path = folder / f"update-{update:07d}.ckpt"
+    buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getvalue()
     checksum = hashlib.sha256(content).hexdigest().encode()

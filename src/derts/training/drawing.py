@@ -108,7 +108,8 @@ class TaskDrawer:
 
     def augmented(self, pool: TaskPool, update: int) -> TaskPool:
         """The tasks of an update, with augmentation where the config asks for it."""
-        asked, seed = self.config.augment, (self.config.seed, "augmentation", update)
+        asked = self.config.augment
         if not asked.active:
             return pool
+        seed = (self.config.seed, "augmentation", update)
         return with_augmentation(pool, asked.horizontal_flip, asked.translation, seed)

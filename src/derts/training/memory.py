@@ -107,5 +107,6 @@ def settings_that_fit(
         if config.meta_batch <= 4:  # fewer tasks make a poor gradient
             smaller.reverse()
         needs = [needed_memory(one, shape, device) for one in smaller]
-        config = smaller[[need <= 1.1 * min(needs) for need in needs].index(True)]
+        least = min(needs)
+        config = next(c for c, need in zip(smaller, needs, strict=True) if need <= 1.1 * least)
     return config

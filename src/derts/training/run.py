@@ -86,7 +86,8 @@ def resume(
     with joined(choose_device(config.hardware)) as group, ExitStack() as stack:
         group.first(lambda: stack.enter_context(locked(run.path)))
         trainer = checked_trainer(config, tables, group, quiet)
-        state, result = _load_newest(trainer, run), run.path / "result.json"
+        state = _load_newest(trainer, run)
+        result = run.path / "result.json"
         if trainer.update == config.updates and result.exists():
             fix = "give more --updates to go on with it"
             raise DertsError(f"{path} is finished, its result is in {result}: {fix}")
@@ -165,7 +166,8 @@ def checked_trainer(
     config: TrainConfig, tables: Tables | None, group: Group | None = None, quiet: bool = True
 ) -> Trainer:
     """A new Trainer; what the end of its run needs, and its memory, is looked at here."""
-    tables, group = open_data(config.data) if tables is None else tables, group or Group()
+    tables = open_data(config.data) if tables is None else tables
+    group = group or Group()
     if "train" in tables and not config.tasks.rotated:  # tasks that cannot be come first
         draw_tasks(training_sampler(tables["train"], config.tasks), config.tasks, 1, (0, "check"))
     check_memory(config, tables, group.device or choose_device(config.hardware), group.size)

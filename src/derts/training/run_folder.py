@@ -131,8 +131,9 @@ class Run:
     @staticmethod
     def open(path: Path | str) -> Run:
         """An existing run, or a DertsError that says what is not there."""
-        path, fix = Path(path), "give a folder that derts train wrote"
+        path = Path(path)
         if not (path / "config.toml").is_file():
+            fix = "give a folder that derts train wrote"
             raise DertsError(f"{path} is not a run folder (no config.toml): {fix}")
         config = read_config(path / "config.toml")
         if (path / BACKBONE).is_file():  # the file that it was may be gone
@@ -179,7 +180,8 @@ class Run:
 
     def rewind(self, state: Mapping[str, Any]) -> None:
         """Cut events.jsonl to its length in a checkpoint ({}: to nothing), and clear leftovers."""
-        logs, log = state.get("logs") if state else {"events.jsonl": 0}, self.path / "events.jsonl"
+        log = self.path / "events.jsonl"
+        logs = state.get("logs") if state else {"events.jsonl": 0}
         length = logs.get("events.jsonl") if isinstance(logs, Mapping) else None
         if not isinstance(length, int) or length < 0:
             cause = f"the newest checkpoint of {self.path} does not say how long its logs are"
@@ -233,7 +235,8 @@ def is_event(event: object) -> bool:
         return isinstance(event.get("text"), str)
     if not isinstance(kind, str) or not isinstance(event.get("update"), int):
         return False
-    names, table = READ.get(kind, ()), event.get(TABLES[kind]) if kind in TABLES else {}
+    names = READ.get(kind, ())
+    table = event.get(TABLES[kind]) if kind in TABLES else {}
     if not isinstance(table, dict) or not isinstance(event.get("parts", {}), dict):
         return False
     told = [name for name in ("update", "loss", "accuracy") if name in event]

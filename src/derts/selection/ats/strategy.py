@@ -69,7 +69,10 @@ Recorded = tuple[torch.cuda.CUDAGraph, DecisionInputs, Tensor]
 
 
 class AdaptiveScheduler(Strategy):
-    """Several processes must choose the same to the bit: their schedulers stay on the CPU."""
+    """Each update: score candidates, try a batch, learn from its reward, then pick the real one.
+
+    Several processes must choose the same to the bit: their schedulers stay on the CPU.
+    """
 
     scheduler: Scheduler
     optimiser: torch.optim.Adam
