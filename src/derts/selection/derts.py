@@ -27,21 +27,8 @@ from derts.gradients import with_random_labels
 from derts.hardware import one_thread
 from derts.labels.votes import majority_vote
 from derts.selection.noisy_tasks import noisy_tasks
-from derts.selection.redundancy import (
-    EVEN,
-    balance_classes,
-    balanced_size,
-    classes_are_uneven,
-    evenness,
-)
-from derts.selection.rounds import (
-    Choice,
-    DrawnPool,
-    PoolStrategy,
-    Seed,
-    relabelled,
-    scale_to_mean_one,
-)
+from derts.selection.redundancy import EVEN, are_uneven, balance_classes, balanced_size, evenness
+from derts.selection.rounds import Choice, DrawnPool, PoolStrategy, Seed, relabelled, with_mean_one
 from derts.selection.strategy import Context
 from derts.tasks.randomness import generator
 
@@ -96,7 +83,7 @@ class Derts(PoolStrategy):
         count = self.wanted(len(candidates), len(gradients))
         rows = gradients[candidates.to(gradients.device)]
         wrong = drawn.relabelled or bool(noisy.drop.any()) or not bool(finite.all())
-        if config.balance and classes is not None and classes_are_uneven(classes):
+        if config.balance and classes is not None and are_uneven(classes):
             count = min(count, max(context.meta_batch, balanced_size(classes[candidates])))
             found = balance_classes(classes[candidates], count, generator(seed))
             picked = Picked(found, torch.ones(count), "balanced")
@@ -170,7 +157,7 @@ def selection_weights(
         weights = torch.ones_like(weights)
     elif kind == "calibrated":
         weights = calibration(gradients, indices).clamp(min=0).to(weights)
-    return scale_to_mean_one(weights)
+    return with_mean_one(weights)
 
 
 def calibration(gradients: Tensor, indices: Tensor, ridge: float = RIDGE) -> Tensor:

@@ -16,7 +16,7 @@ EVEN = 0.8
 nine in ten tasks are of a few classes (research/log.md)."""
 
 
-def classes_are_uneven(classes: Tensor) -> bool:
+def are_uneven(classes: Tensor) -> bool:
     """Whether some classes are in many more tasks of `classes` [N, way] than others.
 
     By enough to matter, and by more than chance: even draws have N · way / C tasks of each.

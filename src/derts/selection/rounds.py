@@ -71,7 +71,7 @@ class Choice:
         if self.at_random:
             return replace(self, selected=self.selected[:0], weights=torch.ones_like(self.weights))
         kept, weights = self.kept, torch.zeros_like(self.weights)
-        weights[kept] = scale_to_mean_one(self.weights[kept])
+        weights[kept] = with_mean_one(self.weights[kept])
         return replace(self, weights=weights)
 
 
@@ -229,10 +229,10 @@ def relabelled(drawn: DrawnPool) -> DrawnPool:
     return DrawnPool(votes.pool, drawn.given, None, share, votes.note)
 
 
-def scale_to_mean_one(weights: Tensor) -> Tensor:
+def with_mean_one(weights: Tensor) -> Tensor:
     """Weights [K] scaled so that their mean is 1.
 
-    >>> scale_to_mean_one(torch.tensor([1.0, 3.0]))
+    >>> with_mean_one(torch.tensor([1.0, 3.0]))
     tensor([0.5000, 1.5000])
     """
     mean = float(weights.mean()) if len(weights) else 0.0
