@@ -49,6 +49,12 @@ class Clock:
                 torch.cuda.synchronize(self.device)
 
 
+def spent_since(before: Mapping[str, float], seconds: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of each phase between two readings of a clock; phases without any are left out."""
+    spent = {name: round(now - before.get(name, 0.0), 6) for name, now in seconds.items()}
+    return {name: value for name, value in spent.items() if value}
+
+
 def training_seconds(seconds: Mapping[str, float]) -> float:
     """Seconds of training, without evaluation and checkpoints."""
     return sum(seconds.get(name, 0.0) for name in TRAINING_PHASES)
@@ -61,9 +67,7 @@ def share_of_selection(seconds: Mapping[str, float]) -> float:
 
 
 def seconds_per_update(events: Iterable[Mapping[str, Any]], warmup: int) -> float | None:
-    """Training time per update, from a run's events.
-
-    The warm-up and the first stretch after each start are left out where there are others.
+    """Training time per update, from a run's events, where it can be without warm-up and starts.
 
     >>> events = [{"event": "start", "update": 0}]
     >>> events += [{"event": "update", "update": at, "seconds": {"update": taken}}
@@ -72,18 +76,18 @@ def seconds_per_update(events: Iterable[Mapping[str, Any]], warmup: int) -> floa
     0.3
     """
     begun, fresh = 0, False
-    stretches: list[tuple[tuple[bool, bool], int, float]] = []
+    stretches: dict[tuple[bool, bool], list[tuple[int, float]]] = {}
     for event in events:
         if event["event"] == "start":
             fresh = True
         elif event["event"] == "update":
-            taken = training_seconds(event["seconds"])
-            stretches.append(((begun >= warmup, not fresh), event["update"] - begun, taken))
+            stretch = event["update"] - begun, training_seconds(event["seconds"])
+            stretches.setdefault((begun >= warmup, not fresh), []).append(stretch)
             begun, fresh = event["update"], False
-    best = max((kind for kind, _, _ in stretches), default=None)
-    used = [(count, seconds) for kind, count, seconds in stretches if kind == best]
-    updates = sum(count for count, _ in used)
-    return round(sum(seconds for _, seconds in used) / updates, 6) if used else None
+    if not stretches:
+        return None
+    updates, seconds = map(sum, zip(*stretches[max(stretches)], strict=True))
+    return round(seconds / updates, 6)
 
 
 def selection_share(events: Iterable[Mapping[str, Any]], warmup: int) -> float:

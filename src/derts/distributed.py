@@ -7,10 +7,11 @@ BatchNorm takes its statistics over the tasks of all, so that their number chang
 import io
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -20,7 +21,6 @@ from torch import Tensor
 from derts.errors import DertsError
 
 Value = TypeVar("Value")
-TOLD = ("WORLD_SIZE", "RANK", "LOCAL_RANK")  # by torchrun, in the environment
 SPEAKING = 2.0  # seconds
 PATIENCE = timedelta(minutes=10)  # a process that lives but is silent for so long is given up
 
@@ -88,10 +88,6 @@ class Group:
         found: Tensor = _Total.apply(values, self)  # type: ignore[no-untyped-call]
         return found
 
-    def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Replace every gradient by its sum over all processes."""
-        self.sum_tensors([value.grad for value in parameters if value.grad is not None])
-
     def sum_tensors(self, tensors: list[Tensor]) -> None:
         """Replace tensors of one type by their sums over all processes, in one message."""
         if self.alone or not tensors:
@@ -118,17 +114,17 @@ class Group:
         found: Value = torch.load(io.BytesIO(received.numpy().tobytes()), weights_only=True)
         return found
 
-    def first(self, action: Callable[[], Value]) -> Value | None:
+    def first(self, action: Callable[[], object]) -> None:
         """Let the leading process act; where it fails, the others end too."""
         try:
-            done = action() if self.leads else None
+            if self.leads:
+                action()
         except BaseException:
             self._from_leader(torch.tensor([0]))
             raise
         if not int(self._from_leader(torch.tensor([1])).item()):
             self.let_leader_speak()
             raise LostProcessError("process 0 failed: its message says why")
-        return done
 
     def let_leader_speak(self) -> None:
         """Wait a moment before ending: torchrun ends all as soon as one has, message or not."""
@@ -139,7 +135,7 @@ class Group:
         return self._on_wire(values, dist.all_reduce)
 
     def _from_leader(self, values: Tensor) -> Tensor:
-        return self._on_wire(values, lambda content: dist.broadcast(content, 0))
+        return self._on_wire(values, partial(dist.broadcast, src=0))
 
     def _on_wire(self, values: Tensor, send: Callable[[Tensor], Any]) -> Tensor:
         """A collective's result for a copy of `values`, back on their device."""
@@ -149,10 +145,9 @@ class Group:
         try:
             send(wire)
         except RuntimeError as error:
-            raise LostProcessError(
-                f"process {self.rank} of {self.size} lost contact with another one, which was "
-                f"killed or failed ({str(error).splitlines()[0][:200]})"
-            ) from None
+            cause = f"which was killed or failed ({str(error).splitlines()[0][:200]})"
+            who = f"process {self.rank} of {self.size}"
+            raise LostProcessError(f"{who} lost contact with another one, {cause}") from None
         return wire.to(values.device)
 
 
@@ -174,7 +169,8 @@ def joined(device: torch.device) -> Iterator[Group]:
 
     On GPUs each process takes the one of its local rank and talks through nccl, else gloo.
     """
-    size, rank, local = (int(os.environ.get(name, "0")) for name in TOLD)
+    told = ("WORLD_SIZE", "RANK", "LOCAL_RANK")  # by torchrun
+    size, rank, local = (int(os.environ.get(name, "0")) for name in told)
     if size <= 1:
         yield Group(device=device)
         return
@@ -183,18 +179,15 @@ def joined(device: torch.device) -> Iterator[Group]:
         return
     if str(device) == "cuda":
         if local >= (gpus := torch.cuda.device_count()):
-            said = f"{local + 1} processes on a machine with {gpus} GPUs"
             fix = "lower torchrun --nproc-per-node, or pass --hardware.device cpu"
-            raise DertsError(f"{said}: {fix}")
+            raise DertsError(f"{local + 1} processes on a machine with {gpus} GPUs: {fix}")
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
     try:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
-        raise DertsError(
-            f"process {rank} of {size} cannot join the others ({str(error).splitlines()[0]}): "
-            "start them all with torchrun"
-        ) from None
+        cause = f"cannot join the others ({str(error).splitlines()[0]})"
+        raise DertsError(f"process {rank} of {size} {cause}: start all with torchrun") from None
     yield Group(rank, size, device)
     # not after an error: whoever is gone would be waited for; and only when nobody has anything
     # under way, or closing the connection would abort the other's process

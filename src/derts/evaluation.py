@@ -41,10 +41,8 @@ class Evaluation:
 
 
 def evaluate(learner: Learner[Any], images: Table, pool: TaskPool) -> Evaluation:
-    """Adapt to each task's support set and classify its query set.
-
-    Every different image is embedded once; no graph is kept, and running statistics are read,
-    never written, so that test images do not influence each other.
+    """Adapt to each task's support set and classify its query set, so that no test image
+    influences another: running statistics are read, never written.
     """
     percent = accuracies(learner, images, pool).double().mul(100).cpu()
     return Evaluation(tuple(round(value, 4) for value in percent.tolist()), images.split)
@@ -54,8 +52,6 @@ def accuracies(
     learner: Learner[Any], images: Table, pool: TaskPool, named: Named | None = None
 ) -> torch.Tensor:
     """Share of each task's query images that are classified rightly, [N], on the learner's device.
-
-    `named` as for `task_features`.
 
     >>> import derts
     >>> table = derts.ImageTable(torch.zeros(40, 16, 16, 1, dtype=torch.uint8),

@@ -18,8 +18,9 @@ knows neither `last-layer` nor `feature`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -31,13 +32,11 @@ from derts.data.table import Table
 from derts.distributed import Group
 from derts.errors import DertsError
 from derts.hardware import send
-from derts.learners.anil import ANIL
-from derts.learners.base import Learner, ProductLearner, query_losses
-from derts.learners.embedding import TaskFeatures, evaluation_mode, task_features, task_products
-from derts.learners.maml import MAML
+from derts.learners import ANIL, MAML, Learner
+from derts.learners.base import ProductLearner, query_losses
+from derts.learners.embedding import evaluation_mode, task_features, task_products
 from derts.learners.wrapped import OwnLearner
-from derts.tasks.pool import TaskPool
-from derts.tasks.randomness import generator
+from derts.tasks import TaskPool, generator
 
 ESTIMATES = ("logit-theta", "logit", "last-layer", "feature", "error-profile", "exact")
 NEED_FEATURES = ("last-layer", "feature")
@@ -45,31 +44,21 @@ NEED_FEATURES = ("last-layer", "feature")
 
 @dataclass(frozen=True, eq=False)
 class PoolEstimate:
-    """What one pass over a pool of N tasks tells, on the learner's device and in its dtype.
+    """What one pass over a pool of N tasks tells, on the learner's device and in its dtype."""
 
-    gradients   name -> [N, dim]
-    losses      [N] mean query loss after adaptation
-    accuracies  [N] share of the query labelled as given after adaptation
-    reference_losses  [N] losses of the same images with random labels, for
-                `derts.selection.noisy_tasks`; None where they were not asked for
-    """
-
-    gradients: dict[str, Tensor]
-    losses: Tensor
-    accuracies: Tensor
-    reference_losses: Tensor | None = None
+    gradients: dict[str, Tensor]  # name -> [N, dim]
+    losses: Tensor  # [N]: mean query loss after adaptation
+    accuracies: Tensor  # [N]: share of the query labelled as given after adaptation
+    reference_losses: Tensor | None = None  # [N]: of the same images with random labels, if asked
 
     def gathered(self, group: Group, count: int) -> PoolEstimate:
         """All processes' estimates of their parts of `count` tasks as one."""
-        if group.alone:
-            return self
+        rows = {name: group.gather(mine, count) for name, mine in self.gradients.items()}
+        losses, accuracies = (group.gather(x, count) for x in (self.losses, self.accuracies))
         reference = self.reference_losses
-        return PoolEstimate(
-            {name: group.gather(rows, count) for name, rows in self.gradients.items()},
-            group.gather(self.losses, count),
-            group.gather(self.accuracies, count),
-            None if reference is None else group.gather(reference, count),
-        )
+        if reference is not None:
+            reference = group.gather(reference, count)
+        return PoolEstimate(rows, losses, accuracies, reference)
 
 
 def estimate_gradients(
@@ -101,54 +90,55 @@ def estimate_pool(
 ) -> PoolEstimate:
     """All named estimates and losses of a pool from one pass, without a graph.
 
-    Each different image is embedded once, with running statistics read and left alone. With a
-    `reference`, the pool `with_random_labels`, every task is scored a second time with those: the
-    images are not embedded again, so this is cheap, except for MAML. Rows of tasks whose numbers
-    overflow are not finite: the caller decides what to do with them. A clock counts the time as
-    "embedding" and "estimating". `only` estimates but some of the tasks, with the numbers they
-    have in the whole pool's estimate.
+    Each different image is embedded once, with running statistics read and left alone. Tasks are
+    scored a second time with the labels of a `reference`, the pool `with_random_labels`: cheap but
+    for MAML. Rows of tasks whose numbers overflow are not finite. `only`: some of the tasks, with
+    the numbers they have in the whole pool's estimate.
     """
-    names = (estimates,) if isinstance(estimates, str) else tuple(estimates)
-    _check(learner, pool, names)
-    rows: dict[str, list[Tensor]] = {name: [] for name in names if name != "exact"}
+    estimates = (estimates,) if isinstance(estimates, str) else estimates
+    check_estimates(learner, estimates)
+    learner.check_way(pool)
+    if len(pool) == 0:
+        raise DertsError("the pool has no tasks to estimate; draw at least one")
+    rows: dict[str, list[Tensor]] = {name: [] for name in estimates if name != "exact"}
     found: list[tuple[Tensor, Tensor]] = []
     random: list[Tensor] = []
     pool, reference = pool[only], None if reference is None else reference[only]
-    clock = clock or Clock(learner.device)
+    clock, device, done = clock or Clock(learner.device), learner.device, 0
     with clock.phase("estimating"), evaluation_mode(learner):
-        for part in _classified(learner, images, pool, reference, names, tasks_at_once, clock):
-            found.append(query_losses(part.logits, part.labels))
-            wrong = _errors(part.logits, part.labels)
+        for part in _parts(learner, images, pool, estimates, tasks_at_once, clock):
+            labels = send(part.tasks.query_labels, device)
+            adapted = part.adapt(send(part.tasks.support_labels, device))
+            logits = part.logits(adapted)
+            found.append(query_losses(logits, labels))
+            wrong = _errors(logits, labels)
             for name, values in rows.items():
-                values.append(_rows(name, learner, part, wrong))
-            if part.random is not None:
-                random.append(query_losses(*part.random)[0])
+                values.append(_rows(name, learner, part, adapted, labels, wrong))
+            if reference is not None:
+                other = reference[done : done + len(part.tasks)]
+                again = part.logits(part.adapt(send(other.support_labels, device)))
+                random.append(query_losses(again, send(other.query_labels, device))[0])
+            done += len(part.tasks)
         clock.settle("estimating")
     gradients = {name: torch.cat(values) for name, values in rows.items()}
-    if "exact" in names:
+    if "exact" in estimates:
         gradients["exact"] = exact_gradients(learner, images, pool)
     losses, accuracies = map(torch.cat, zip(*found, strict=True))
     return PoolEstimate(gradients, losses, accuracies, torch.cat(random) if random else None)
 
 
-def exact_gradients(
-    learner: Learner[Any],
-    images: Table,
-    pool: TaskPool,
-    device: torch.device | str | None = None,
-) -> Tensor:
+def exact_gradients(learner: Learner[Any], images: Table, pool: TaskPool) -> Tensor:
     """[N, P]: the gradient of each task's outer loss in all P trainable parameters.
 
     Second order where the learner is, in the order of `learner.parameters()`. BatchNorm reads its
     running statistics, so that a task's gradient does not depend on the others. One backward pass
-    per task: memory for the answer and one task. `device` holds the answer (by default the
-    learner's): 640 tasks of CNN4 are 300 MB.
+    per task: memory for the answer and one task. 640 tasks of CNN4 are 300 MB.
     """
     parameters = [value for value in learner.parameters() if value.requires_grad]
     if not parameters:
         raise DertsError("the learner has no trainable parameter; use another estimate than exact")
     size = sum(value.numel() for value in parameters)
-    found = torch.empty(len(pool), size, dtype=learner.dtype, device=device or learner.device)
+    found = torch.empty(len(pool), size, dtype=learner.dtype, device=learner.device)
     with evaluation_mode(learner), torch.enable_grad():
         for number, task in enumerate(pool.split(1)):
             loss = learner.outer_loss(images, task).loss
@@ -168,21 +158,16 @@ def usable_estimates(learner: Learner[Any]) -> tuple[str, ...]:
     return tuple(name for name in ESTIMATES if learner.embeds or name not in NEED_FEATURES)
 
 
-def _check(learner: Learner[Any], pool: TaskPool, names: Sequence[str]) -> None:
-    usable = usable_estimates(learner)
+def check_estimates(learner: Learner[Any], names: Sequence[str]) -> None:
+    """Refuse names of estimates that a learner does not know."""
+    usable, kind = usable_estimates(learner), type(learner).__name__
     for name in names:
+        fix = f"choose from {', '.join(usable)} (--strategy.estimate)"
         if name not in ESTIMATES:
-            raise DertsError(
-                f"no gradient estimate is called {name!r}; choose from {', '.join(usable)}"
-            )
+            raise DertsError(f"no gradient estimate is called {name!r}; {fix}")
         if name not in usable:
-            raise DertsError(
-                f"{type(learner).__name__} has no features apart from the task, so the estimate "
-                f"{name!r} does not exist; choose from {', '.join(usable)}"
-            )
-    learner.check_way(pool)
-    if len(pool) == 0:
-        raise DertsError("the pool has no tasks to estimate; draw at least one")
+            cause = f"so the estimate {name!r} does not exist"
+            raise DertsError(f"{kind} has no features apart from the task, {cause}; {fix}")
 
 
 def with_random_labels(pool: TaskPool, seed: int | Sequence[int | str]) -> TaskPool:
@@ -195,59 +180,46 @@ def with_random_labels(pool: TaskPool, seed: int | Sequence[int | str]) -> TaskP
     )
 
 
-class _Classified(NamedTuple):
-    """Query logits [T, Q, way] of some tasks after adaptation, and labels [T, Q]."""
+class _Part(NamedTuple):
+    """Some tasks of a pool and how the learner classifies their query sets."""
 
-    logits: Tensor
-    labels: Tensor
-    start: Tensor | None  # logits before adaptation, where the learner has a state before it
-    random: tuple[Tensor, Tensor] | None  # logits and labels of the same, labelled at random
-    features: TaskFeatures | None = None  # this and the next only where an estimate needs them
-    adapted: Any = None
+    tasks: TaskPool
+    adapt: Callable[[Tensor], Any]  # to support labels [T, S]
+    logits: Callable[[Any], Tensor]  # what `adapt` gave -> [T, Q, way]
+    start: Tensor | None  # logits before adaptation, where asked for and the learner has any
+    query: Tensor | None = None  # features, where an estimate needs them
 
 
-def _classified(
+def _parts(
     learner: Learner[Any],
     images: Table,
     pool: TaskPool,
-    reference: TaskPool | None,
     names: Sequence[str],
     tasks_at_once: int,
     clock: Clock,
-) -> Iterator[_Classified]:
+) -> Iterator[_Part]:
     """The pool in order, some tasks at a time; by inner products of features where they do."""
-    start, done, device = "logit-theta" in names, 0, learner.device
-
-    def labelled(part: TaskPool) -> list[tuple[Tensor, Tensor]]:
-        """Support and query labels as given, and at random where they are known."""
-        pools = [part] if reference is None else [part, reference[done : done + len(part)]]
-        return [(send(one.support_labels, device), send(one.query_labels, device)) for one in pools]
-
+    asked, shots = "logit-theta" in names, pool.support.shape[1]
     if isinstance(learner, ProductLearner) and not set(names) & set(NEED_FEATURES):
-        for part, products, before in task_products(learner, images, pool, tasks_at_once, clock):
-            found = [
-                (learner.logits_by_products(products, before, support), query)
-                for support, query in labelled(part)
-            ]
-            done += len(part)
-            asked = start and isinstance(learner, ANIL)
-            own = before[:, part.support.shape[1] :] if asked else None
-            yield _Classified(*found[0], own, found[1] if reference is not None else None)
+        by_products = learner.logits_by_products
+        for tasks, products, before in task_products(learner, images, pool, tasks_at_once, clock):
+            start = before[:, shots:] if asked and isinstance(learner, ANIL) else None
+            yield _Part(tasks, lambda labels: labels, partial(by_products, products, before), start)
         return
-    rule = learner.rule if isinstance(learner, OwnLearner) else learner
-    for piece in task_features(learner, images, pool, tasks_at_once, clock):
-        labels = labelled(piece.pool)
-        done += len(piece.pool)
-        adapted = [learner.adapt(piece.support, support) for support, _ in labels]
-        found = [
-            (learner.logits(to, piece.query), query)
-            for to, (_, query) in zip(adapted, labels, strict=True)
-        ]
-        own = None
-        if start and isinstance(rule, ANIL | MAML):
-            own = learner.logits(rule.start(len(piece.pool)), piece.query)
-        random = found[1] if reference is not None else None
-        yield _Classified(*found[0], own, random, piece, adapted[0])
+    rule = _rule(learner)
+    for tasks, support, query in task_features(learner, images, pool, tasks_at_once, clock):
+        start = None
+        if asked and isinstance(rule, ANIL | MAML):
+            start = learner.logits(rule.start(len(tasks)), query)
+
+        def logits(adapted: Any, query: Tensor = query) -> Tensor:
+            return learner.logits(adapted, query)
+
+        yield _Part(tasks, partial(learner.adapt, support), logits, start, query)
+
+
+def _rule(learner: Learner[Any]) -> Learner[Any]:
+    return learner.rule if isinstance(learner, OwnLearner) else learner
 
 
 def _errors(logits: Tensor, labels: Tensor) -> Tensor:
@@ -255,31 +227,26 @@ def _errors(logits: Tensor, labels: Tensor) -> Tensor:
     return logits.softmax(-1) - F.one_hot(labels, logits.shape[-1]).to(logits.dtype)
 
 
-def _rows(name: str, learner: Learner[Any], part: _Classified, wrong: Tensor) -> Tensor:
+def _rows(
+    name: str, learner: Learner[Any], part: _Part, adapted: Any, labels: Tensor, wrong: Tensor
+) -> Tensor:
     """One estimate [T, dim] of some tasks; `wrong` is p − y [T, Q, way] after adaptation."""
     if name == "logit-theta" and part.start is not None:
-        return _errors(part.start, part.labels).sum(1)
+        return _errors(part.start, labels).sum(1)
     if name in ("logit-theta", "logit"):
         return wrong.sum(1)
     if name == "error-profile":
-        given = F.one_hot(part.labels, wrong.shape[-1]).to(wrong.dtype)
+        given = F.one_hot(labels, wrong.shape[-1]).to(wrong.dtype)
         return (given.transpose(1, 2) @ wrong).flatten(1)
-    assert part.features is not None
-    query = part.features.query
+    assert part.query is not None
     if name == "last-layer":
         # what the last layer multiplies by its weights: ANIL scales its features first
-        rule = learner.rule if isinstance(learner, OwnLearner) else learner
+        rule = _rule(learner)
         scale = rule.feature_scale if isinstance(rule, ANIL) else 1.0
-        return (wrong.transpose(1, 2) @ (query * scale)).flatten(1)
-    return (_feature_gradients(learner, query, part.adapted, part.labels) * query).mean(1)
-
-
-def _feature_gradients(
-    learner: Learner[Any], features: Tensor, adapted: Any, labels: Tensor
-) -> Tensor:
-    """[T, Q, d]: gradient of each image's cross-entropy in its features, Wᵀ(p − y)."""
-    with torch.enable_grad():
-        inputs = features.detach().requires_grad_()
-        logits = learner.logits(adapted, inputs)
-        total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
-        return torch.autograd.grad(total, inputs)[0]
+        return (wrong.transpose(1, 2) @ (part.query * scale)).flatten(1)
+    with torch.enable_grad():  # of each image's cross-entropy in its features: Wᵀ(p − y)
+        features = part.query.detach().requires_grad_()
+        logits = learner.logits(adapted, features).flatten(0, 1)
+        total = F.cross_entropy(logits, labels.flatten(), reduction="sum")
+        (slopes,) = torch.autograd.grad(total, features)
+    return (slopes * part.query).mean(1)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from derts.errors import DertsError
 
@@ -31,8 +31,8 @@ CONTAINERS = (  # of either version: the limit, what is used, and how much of th
 def keep_freed_memory() -> bool:
     """Ask glibc to keep freed memory, for the whole process; False where there is no glibc to ask.
 
-    By default it gives large pieces back at once, and the next update fetches them again, page by
-    page: on a CPU up to half of its time. The command line asks; a program of your own may.
+    By default the next update fetches large pieces again, page by page: on a CPU up to half of its
+    time. The command line asks; a program of your own may.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -65,10 +65,8 @@ def choose_device(hardware: HardwareConfig, option: str = "--hardware.device") -
         device = torch.device(hardware.device)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise DertsError(
-            f"{option} {hardware.device} cannot be used here ({reason}): try auto or cpu"
-        ) from None
+        cause = f"cannot be used here ({str(error).splitlines()[0]})"
+        raise DertsError(f"{option} {hardware.device} {cause}: try auto or cpu") from None
     return device
 
 
@@ -115,25 +113,17 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def fast_math(device: torch.device, tune: bool) -> Iterator[None]:
-    """On a GPU float32 products by TF32, and if asked for convolutions by tried-out algorithms.
-
-    torch has these settings for the whole process; they are put back afterwards.
-    """
+    """On a GPU TF32 and, if asked for, tried-out convolutions; then the settings from before."""
     if device.type != "cuda":
         yield
         return
     import torch
 
-    settings: tuple[tuple[Any, str, bool], ...] = (
-        (torch.backends.cuda.matmul, "allow_tf32", True),
-        (torch.backends.cudnn, "allow_tf32", True),
-        (torch.backends.cudnn, "benchmark", tune),
-    )
-    before = [getattr(owner, name) for owner, name, _ in settings]
-    for owner, name, value in settings:
-        setattr(owner, name, value)
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark
+    products.allow_tf32 = convolutions.allow_tf32 = True
+    convolutions.benchmark = tune
     try:
         yield
     finally:
-        for (owner, name, _), value in zip(settings, before, strict=True):
-            setattr(owner, name, value)
+        products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark = before

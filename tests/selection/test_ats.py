@@ -15,7 +15,6 @@ from derts.learners.embedding import evaluation_mode, named_images
 from derts.selection.ats import AdaptiveScheduler
 from derts.selection.ats import strategy as ats_strategy
 from derts.selection.ats.scheduler import (
-    ObservedTasks,
     Scheduler,
     gumbel,
     observe_tasks,
@@ -180,13 +179,15 @@ def test_what_was_looked_at_serves_the_virtual_step(
     parameters = list(learner.parameters())
     named = named_images(torch.cat((pool.support, pool.query), 1), len(trainer.images))
     with evaluation_mode(learner), torch.enable_grad():
-        seen = observe_tasks(learner, trainer.images, pool, named, Group(), learner.device)
-        found = torch.autograd.grad(seen.loss(which), parameters)
+        signals, outer_loss = observe_tasks(
+            learner, trainer.images, pool, named, Group(), learner.device
+        )
+        found = torch.autograd.grad(outer_loss(which), parameters)
         loss = learner.outer_loss(trainer.images, pool[which]).loss
         expected = torch.autograd.grad(loss, parameters)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
-    for ours, theirs in zip(seen.signals, task_signals(learner, trainer.images, pool), strict=True):
+    for ours, theirs in zip(signals, task_signals(learner, trainer.images, pool), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
@@ -221,8 +222,8 @@ def test_it_learns_to_prefer_what_is_rewarded(letters: Tables, rewarded: str) ->
 
     before = share_of_clean()
 
-    def reward(context: Any, tasks: ObservedTasks, tried: torch.Tensor, drawn: Any) -> torch.Tensor:
-        mislabelled = tasks.pool[tried].mislabelled().mean()
+    def reward(context: Any, outer_loss: Any, tried: torch.Tensor, drawn: Any) -> Any:
+        mislabelled = drawn.candidates[tried].mislabelled().mean()
         return 1 - mislabelled if rewarded == "clean" else mislabelled
 
     strategy._reward = reward  # type: ignore[method-assign, assignment]

@@ -6,9 +6,9 @@ import torch
 from derts.selection.noisy_tasks import classes_explain
 from derts.selection.redundancy import (
     EVEN,
+    are_uneven,
     balance_classes,
     balanced_size,
-    classes_are_uneven,
     evenness,
 )
 
@@ -26,7 +26,7 @@ def test_even_draws_are_even_and_noise_has_no_classes(
     tasks: int, way: int, count: int, seed: int
 ) -> None:
     classes = drawn(tasks, way, count, seed)
-    assert not classes_are_uneven(classes)
+    assert not are_uneven(classes)
     for share in (0.02, 0.3, 0.9):
         chance = torch.rand(tasks, generator=torch.Generator().manual_seed(seed + 99)) < share
         assert not classes_explain(chance, classes)
@@ -38,7 +38,7 @@ def test_a_rare_domain_is_seen_by_both(share: float) -> None:
     tasks, few = 800, round(800 * share)
     classes = torch.cat((drawn(tasks - few, 5, 12, 0), drawn(few, 5, 40, 1, first=12)))
     rare = torch.arange(tasks) >= tasks - few
-    assert classes_are_uneven(classes)
+    assert are_uneven(classes)
     assert classes_explain(rare, classes)
     # some of the rare ones are easy, some of the common ones hard
     wrong = torch.rand(tasks, generator=torch.Generator().manual_seed(2)) < 0.1 * share
@@ -48,12 +48,12 @@ def test_a_rare_domain_is_seen_by_both(share: float) -> None:
 def test_a_class_that_is_missing_explains_as_well() -> None:
     classes = drawn(400, 5, 6, 0)  # of six classes one is missing in each task
     assert classes_explain((classes != 3).all(1), classes)
-    assert not classes_are_uneven(classes)
+    assert not are_uneven(classes)
 
 
 def test_classes_that_are_a_little_more_frequent_are_not_uneven() -> None:
     classes = torch.cat((drawn(20_000, 5, 64, 0), drawn(2_000, 5, 32, 1)))
-    assert not classes_are_uneven(classes)
+    assert not are_uneven(classes)
 
 
 def test_a_balanced_choice_uses_classes_evenly_and_no_task_twice() -> None:
@@ -67,7 +67,7 @@ def test_a_balanced_choice_uses_classes_evenly_and_no_task_twice() -> None:
     assert int(counts.max()) > 500
     assert int(after.max()) < 20
     assert int((after > 0).sum()) == int((counts > 0).sum())  # each class once or more
-    assert not classes_are_uneven(classes[chosen])
+    assert not are_uneven(classes[chosen])
     again = balance_classes(classes, size, torch.Generator().manual_seed(3))
     assert torch.equal(chosen, again)
     every = balance_classes(classes, len(classes), torch.Generator().manual_seed(3))

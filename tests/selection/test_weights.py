@@ -8,7 +8,7 @@ import torch
 
 from derts.errors import DertsError
 from derts.selection.derts import calibration, selection_weights
-from derts.selection.rounds import scale_to_mean_one
+from derts.selection.rounds import with_mean_one
 from derts.tasks import generator
 
 
@@ -90,9 +90,9 @@ def test_counts_are_kept_in_proportion() -> None:
 
 def test_mistakes_are_named() -> None:
     with pytest.raises(DertsError, match="cannot be scaled"):
-        scale_to_mean_one(torch.zeros(3))
+        with_mean_one(torch.zeros(3))
     with pytest.raises(DertsError, match="cannot be scaled"):
-        scale_to_mean_one(torch.tensor([1.0, float("nan")]))
+        with_mean_one(torch.tensor([1.0, float("nan")]))
 
 
 def test_weights_that_calibration_wants_below_zero_are_zero() -> None:

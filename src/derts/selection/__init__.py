@@ -12,19 +12,9 @@ from derts.selection.strategy import Context, MetaBatch, Strategy
 from derts.selection.us import UniformDifficulty
 
 __all__ = [
-    "AdaptiveScheduler",
-    "ByLoss",
-    "Context",
-    "Derts",
-    "GradMatch",
-    "MetaBatch",
-    "PoolStrategy",
-    "RandomTasks",
-    "RandomVotes",
-    "Strategy",
-    "UniformDifficulty",
-    "build_strategy",
-]
+    "AdaptiveScheduler", "ByLoss", "Context", "Derts", "GradMatch", "MetaBatch", "PoolStrategy",
+    "RandomTasks", "RandomVotes", "Strategy", "UniformDifficulty", "build_strategy",
+]  # fmt: skip
 
 STRATEGIES: dict[str, Callable[[StrategyConfig], Strategy]] = {
     "random": lambda config: RandomTasks(),

@@ -3,15 +3,7 @@
 import torch
 
 from derts.labels.votes import majority_vote
-from derts.selection.rounds import (
-    Choice,
-    DrawnPool,
-    PoolStrategy,
-    Seed,
-    draw_pool,
-    relabelled,
-    shuffled_batches,
-)
+from derts.selection.rounds import Choice, DrawnPool, PoolStrategy, Seed, relabelled
 from derts.selection.strategy import Context, MetaBatch, Strategy
 from derts.tasks.pool import TaskPool
 
@@ -27,24 +19,18 @@ class RandomTasks(Strategy):
 
 
 class RandomVotes(PoolStrategy):
-    """Random tasks of a pool whose labels are those of most of its tasks: no estimate, no choice.
-
-    As many of them as `derts` would select, so that both see as many pools.
-    """
+    """As many random tasks of a pool as `derts` would select, with voted labels: no estimate."""
 
     def check(self, context: Context) -> None:
         super().check(context)
         majority_vote(context.draw(1, "check", 0))  # refuses tasks that do not say their classes
 
     def draw(self, context: Context, number: int) -> DrawnPool:
-        return relabelled(draw_pool(context, self.config, number))
+        return relabelled(super().draw(context, number))
 
     def choose(self, context: Context, drawn: DrawnPool, seed: Seed) -> Choice:
         chosen = torch.arange(self.wanted(len(drawn.pool), len(drawn.pool)))
-        weights = torch.zeros(len(drawn.pool)).index_fill_(0, chosen, 1.0)
-        return Choice(
-            shuffled_batches(chosen, context.meta_batch, seed), weights, chosen, "uniform"
-        )
+        return self.choice(context, drawn, seed, chosen, select="uniform")
 
 
 class ByLoss(PoolStrategy):
@@ -59,7 +45,4 @@ class ByLoss(PoolStrategy):
         usable = losses.isfinite().nonzero().squeeze(1)
         order = losses[usable].argsort(descending=name == "hardest", stable=True)
         chosen = usable[order[: self.wanted(len(usable), len(losses))]]
-        weights = torch.zeros(len(losses)).index_fill_(0, chosen, 1.0)
-        batches = shuffled_batches(chosen, context.meta_batch, seed)
-        gradients = estimate.gradients[self.config.estimate]
-        return Choice(batches, weights, chosen, name, estimate, gradients)
+        return self.choice(context, drawn, seed, chosen, select=name, estimate=estimate)

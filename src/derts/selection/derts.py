@@ -3,7 +3,7 @@
 One round, top to bottom: draw a pool, trust its labels, estimate every task's gradient, drop what
 looks noisy, select, weigh, cut into meta-batches. Each step is one call into one file:
 
-    draw_pool                 selection/rounds.py        N tasks as indices
+    draw                      selection/rounds.py        N tasks as indices
     relabelled                labels/votes.py            `--strategy.votes`
     estimate_pool             gradients.py               `--strategy.estimate`
     noisy_tasks               selection/noisy_tasks.py   `--strategy.drop`
@@ -27,23 +27,8 @@ from derts.gradients import with_random_labels
 from derts.hardware import one_thread
 from derts.labels.votes import majority_vote
 from derts.selection.noisy_tasks import noisy_tasks
-from derts.selection.redundancy import (
-    EVEN,
-    balance_classes,
-    balanced_size,
-    classes_are_uneven,
-    evenness,
-)
-from derts.selection.rounds import (
-    Choice,
-    DrawnPool,
-    PoolStrategy,
-    Seed,
-    draw_pool,
-    relabelled,
-    scale_to_mean_one,
-    shuffled_batches,
-)
+from derts.selection.redundancy import EVEN, are_uneven, balance_classes, balanced_size, evenness
+from derts.selection.rounds import Choice, DrawnPool, PoolStrategy, Seed, relabelled, with_mean_one
 from derts.selection.strategy import Context
 from derts.tasks.randomness import generator
 
@@ -70,14 +55,12 @@ class Derts(PoolStrategy):
 
     def check(self, context: Context) -> None:
         super().check(context)
-        if self.config.votes:
-            majority_vote(
-                context.draw(1, "check", 0)
-            )  # refuses tasks that do not say their classes
+        if self.config.votes:  # refuses tasks that do not say their classes
+            majority_vote(context.draw(1, "check", 0))
 
     def draw(self, context: Context, number: int) -> DrawnPool:
         """Draw a pool, and trust its labels as far as its tasks agree on them."""
-        drawn = draw_pool(context, self.config, number)
+        drawn = super().draw(context, number)
         if self.config.votes:
             drawn = relabelled(drawn)
         if self.config.drop == "automatic":
@@ -87,20 +70,20 @@ class Derts(PoolStrategy):
 
     def choose(self, context: Context, drawn: DrawnPool, seed: Seed) -> Choice:
         """Estimate, drop, select, weigh, batch."""
-        config = self.config
+        config, classes = self.config, drawn.pool.classes
         estimate = self.estimate(context, drawn)
         gradients = estimate.gradients[config.estimate]
         finite = (gradients.isfinite().all(1) & estimate.losses.isfinite()).cpu()
 
-        noisy = noisy_tasks(config.drop, estimate, gradients, drawn.pool.classes)
+        noisy = noisy_tasks(config.drop, estimate, gradients, classes)
         usable = finite if config.drop == "paper" else finite & ~noisy.drop  # the paper: afterwards
         candidates = usable.nonzero().squeeze(1)
         if not len(candidates):
             raise self._nothing_left(noisy.threshold, finite)
         count = self.wanted(len(candidates), len(gradients))
-        rows, classes = gradients[candidates.to(gradients.device)], drawn.pool.classes
+        rows = gradients[candidates.to(gradients.device)]
         wrong = drawn.relabelled or bool(noisy.drop.any()) or not bool(finite.all())
-        if config.balance and classes is not None and classes_are_uneven(classes):
+        if config.balance and classes is not None and are_uneven(classes):
             count = min(count, max(context.meta_batch, balanced_size(classes[candidates])))
             found = balance_classes(classes[candidates], count, generator(seed))
             picked = Picked(found, torch.ones(count), "balanced")
@@ -112,20 +95,14 @@ class Derts(PoolStrategy):
         kept = selected[stays]
         if not len(kept):
             raise self._nothing_left(noisy.threshold, finite)
-        weights = picked.weights[stays].cpu().float()
-        return Choice(
-            shuffled_batches(kept, context.meta_batch, seed),
-            torch.zeros(len(gradients)).index_copy_(0, kept, weights),
-            selected,
-            picked.how,
-            estimate,
-            gradients,
-            drop=None if config.drop == "none" else noisy.drop,
-            threshold=None if config.drop == "none" else noisy.threshold,
-            objective=picked.objective,
-            evenness=picked.evenness,
-            not_finite=int((~finite).sum()),
-        )
+        choice = self.choice(
+            context, drawn, seed, kept, picked.weights[stays].cpu().float(),
+            selected=selected, select=picked.how, estimate=estimate,
+            objective=picked.objective, evenness=picked.evenness, not_finite=int((~finite).sum()),
+        )  # fmt: skip
+        if config.drop == "none":
+            return choice
+        return replace(choice, drop=noisy.drop, threshold=noisy.threshold)
 
     def pick(self, context: Context, rows: Tensor, count: int, wrong: bool, seed: Seed) -> Picked:
         """`count` of the candidates' gradients [n, d]; `wrong`: labels or numbers are not sound."""
@@ -150,16 +127,14 @@ class Derts(PoolStrategy):
         return Picked(picks, weights, "facility-location", selection.objective, even)
 
     def _nothing_left(self, threshold: float, finite: Tensor) -> DertsError:
+        tasks = len(finite)
         if not bool(finite.any()):
-            return DertsError(
-                f"none of a round's {len(finite)} tasks has finite numbers: lower --optimiser.lr "
-                "or --learner.inner-lr, or set --optimiser.clip 10"
-            )
+            fix = "lower --optimiser.lr or --learner.inner-lr, or set --optimiser.clip 10"
+            return DertsError(f"none of a round's {tasks} tasks has finite numbers: {fix}")
         score = "gradient norm" if self.config.drop == "paper" else "query loss"
-        return DertsError(
-            f"a round of {len(finite)} tasks keeps none: the limit on the {score} is "
-            f"{threshold:.4g}; use --strategy.drop automatic or none, or lower --optimiser.lr"
-        )
+        cause = f"keeps none: the limit on the {score} is {threshold:.4g}"
+        fix = "use --strategy.drop automatic or none, or lower --optimiser.lr"
+        return DertsError(f"a round of {tasks} tasks {cause}; {fix}")
 
 
 def selection_weights(
@@ -182,7 +157,7 @@ def selection_weights(
         weights = torch.ones_like(weights)
     elif kind == "calibrated":
         weights = calibration(gradients, indices).clamp(min=0).to(weights)
-    return scale_to_mean_one(weights)
+    return with_mean_one(weights)
 
 
 def calibration(gradients: Tensor, indices: Tensor, ridge: float = RIDGE) -> Tensor:
@@ -205,16 +180,10 @@ def calibration(gradients: Tensor, indices: Tensor, ridge: float = RIDGE) -> Ten
         missing = -even * chosen.sum(0)  # the centred pool sums to 0
         # Σδ = 0 lets each row lose the selection's mean: what is left is a plain ridge problem
         # that is blind to directions in which all selected rows agree.
-        weights = weights + _ridge(chosen - chosen.mean(0), missing, max(ridge, 1e-12))
+        rows = chosen - chosen.mean(0)
+        level = max(ridge, 1e-12) * torch.eye(min(rows.shape)).to(rows)
+        if len(rows) >= rows.shape[1]:
+            weights += rows @ torch.linalg.solve(rows.T @ rows + level, missing)
+        else:
+            weights += torch.linalg.solve(rows @ rows.T + level, rows @ missing)
     return weights.to(pool.dtype)
-
-
-def _ridge(rows: Tensor, target: Tensor, ridge: float) -> Tensor:
-    """δ [K] minimising ‖rowsᵀ δ − target‖² + ridge ‖δ‖² for centred rows [K, d]."""
-    count, dim = rows.shape
-    identity = torch.eye(min(count, dim), dtype=rows.dtype, device=rows.device)
-    if dim <= count:
-        solution: Tensor = rows @ torch.linalg.solve(rows.T @ rows + ridge * identity, target)
-    else:
-        solution = torch.linalg.solve(rows @ rows.T + ridge * identity, rows @ target)
-    return solution

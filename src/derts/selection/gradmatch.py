@@ -18,8 +18,8 @@ class GradMatch(PoolStrategy):
     def choose(self, context: Context, drawn: DrawnPool, seed: Seed) -> Choice:
         estimate = self.estimate(context, drawn)
         gradients = estimate.gradients[self.config.estimate]
-        usable = (gradients.isfinite().all(1) & estimate.losses.isfinite()).cpu()
-        candidates = usable.nonzero().squeeze(1)
+        usable = gradients.isfinite().all(1) & estimate.losses.isfinite()
+        candidates = usable.nonzero().squeeze(1).cpu()
         count = self.wanted(len(candidates), len(gradients))
         parts = max(1, count // context.meta_batch)
         order = torch.randperm(len(candidates), generator=generator((*seed, "parts")))
@@ -30,7 +30,7 @@ class GradMatch(PoolStrategy):
             batches.append(group[torch.from_numpy(found)])
             weights[batches[-1]] = torch.from_numpy(fitted).float()
         selected = torch.cat(batches)
-        return Choice(tuple(batches), weights, selected, "gradmatch", estimate, gradients)
+        return Choice(tuple(batches), weights, selected, "gradmatch", estimate)
 
 
 def match_gradients(

@@ -1,7 +1,6 @@
 """Which tasks of a pool look noisy? The paper's rule by gradient norms, ours by query losses."""
 
 import math
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -27,13 +26,12 @@ LEAST = 16  # fewer numbers say nothing about modes
 POINTS = 512  # of the distribution function that the dip looks at
 
 
-@dataclass(frozen=True, eq=False)
-class NoiseSplit:
-    """drop: bool [N] on the CPU, true where the score is at least `threshold`.
+class NoiseSplit(NamedTuple):
+    """Which tasks look noisy.
 
-    separation: how far the scores are from one mode, √N × dip: near 0.2 for one mode, above 0.45
-    hardly ever by chance, 1 to 2 and more for two modes that stand apart.
-    noise: estimated share of tasks with random labels; not a number without a reference.
+    drop        bool [N] on the CPU, true where the score is at least `threshold`
+    separation  √N × dip: near 0.2 for one mode, above 0.45 hardly by chance, 1 and more for two
+    noise       estimated share of tasks with random labels; not a number without a reference
     """
 
     drop: Tensor
@@ -48,11 +46,8 @@ def noisy_tasks(
     gradients: Tensor,
     classes: Tensor | None = None,
 ) -> NoiseSplit:
-    """The tasks of a pool that a rule calls noisy.
-
-    automatic  by query loss after adaptation (`find_noisy`)
-    paper      gradients [N, d] of at least 1.25 × their mean norm
-    none       none of them
+    """The noisy tasks of a pool: by query loss (`find_noisy`), or the paper's: gradients [N, d] of
+    at least 1.25 × their mean norm.
     """
     if rule == "none":
         return NoiseSplit(torch.zeros(len(gradients), dtype=torch.bool), math.inf)
@@ -68,15 +63,14 @@ def noisy_tasks(
 def find_noisy(
     scores: Tensor, reference: Tensor | None = None, classes: Tensor | None = None
 ) -> NoiseSplit:
-    """Splits N scores [N], high where a task looks noisy: whether there are such, and which.
+    """Splits scores [N], high where a task looks noisy: whether there are such, and which.
 
-    It asks `reference` [any number] first, scores of the same images with random labels
-    (`gradients.with_random_labels`): the share of the pool that scores like these, and the
-    threshold that costs least, a noisy task kept counting as two clean ones dropped. Without a
-    reference, or where the upper of two modes scores lower than random labels do, it drops the
-    upper mode (Hartigan's dip), unless the `classes` [N, way] of tasks explain who is in it: rare
-    classes are hard, not noisy. Otherwise nothing is dropped. Scores that are not finite are
-    dropped and count for nothing else. What was measured: research/log.md.
+    First by `reference` [any number], scores of the same images with random labels: the share of
+    the pool that scores like these, and the threshold that costs least, a noisy task kept counting
+    as two clean ones dropped. Without one, or where the upper of two modes scores lower than random
+    labels do, the upper mode (Hartigan's dip) is dropped, unless the `classes` [N, way] of tasks
+    explain who is in it: rare classes are hard, not noisy. Scores that are not finite are dropped
+    and count for nothing else. What was measured: research/log.md.
 
     >>> scores = torch.cat((torch.linspace(0.9, 1.1, 40), torch.linspace(2.9, 3.1, 20)))
     >>> find_noisy(scores).drop.sum(), find_noisy(scores[:40]).drop.sum()
@@ -106,8 +100,8 @@ def find_noisy(
 def classes_explain(which: Tensor, classes: Tensor) -> bool:
     """Whether tasks are among `which` (bool [N]) because of their classes [N, way].
 
-    Asked is how much of the variance a linear model of classes explains, beyond what as many
-    numbers of chance would. With too few tasks for that: no.
+    By how much of the variance a linear model of classes explains, beyond what as many numbers of
+    chance would. With too few tasks for that: no.
     """
     occurring, ranks = classes.unique(return_inverse=True)
     tasks, count = len(classes), len(occurring)
@@ -184,50 +178,37 @@ def find_dip(ordered: Numbers) -> Dip:
     x = (ordered[chosen] - ordered[0]) / (ordered[-1] - ordered[0])
     below, above = chosen / count, 1 - (chosen + 1) / count
 
-    rising, falling = _Minorants(x, below), _Minorants(-x[::-1], above[::-1])
     last = len(x) - 1
 
-    def gaps(mode: int) -> tuple[float, float]:
-        return rising.worst(mode)[0], falling.worst(last - mode)[0]
+    def offences(mode: int) -> tuple[tuple[float, int], tuple[float, int]]:
+        left = _worst(x[: mode + 1], below[: mode + 1])
+        gap, place = _worst(-x[mode:][::-1], above[mode:][::-1])
+        return left, (gap, last - place)
 
     low, high = 0, last
     while high - low > 1:
         middle = (low + high) // 2
-        left, right = gaps(middle)
-        low, high = (low, middle) if left > right else (middle, high)
-    found = min((low, high), key=lambda mode: max(gaps(mode)))
-    start, end = rising.worst(found)[1], last - falling.worst(last - found)[1]
-    dip = max(gaps(found)) / 2
-    return Dip(math.sqrt(count) * dip, float(ordered[chosen[start]]), float(ordered[chosen[end]]))
+        left, right = offences(middle)
+        low, high = (low, middle) if left[0] > right[0] else (middle, high)
+    left, right = min((offences(low), offences(high)), key=lambda both: max(both[0][0], both[1][0]))
+    size = math.sqrt(count) * (max(left[0], right[0]) / 2)
+    return Dip(size, float(ordered[chosen[left[1]]]), float(ordered[chosen[right[1]]]))
 
 
-class _Minorants:
-    """Greatest convex minorants of the first points (x ascending, y), for every number of them."""
-
-    def __init__(self, x: Numbers, y: Numbers) -> None:
-        self.x, self.y = x, y
-        self.before: list[int] = []  # the corner before each point when it is the last one
-        corners: list[int] = []
-        xs, ys = x.tolist(), y.tolist()
-        for here in range(len(xs)):
-            while len(corners) > 1:
-                a, b = corners[-2], corners[-1]
-                if (ys[b] - ys[a]) * (xs[here] - xs[a]) < (ys[here] - ys[a]) * (xs[b] - xs[a]):
-                    break
-                corners.pop()
-            self.before.append(corners[-1] if corners else -1)
-            corners.append(here)
-
-    def worst(self, last: int) -> tuple[float, int]:
-        """How far, and where, the points up to `last` lie highest above their minorant."""
-        corners = [last]
-        while self.before[corners[-1]] >= 0:
-            corners.append(self.before[corners[-1]])
-        corners.reverse()
-        x, y = self.x[: last + 1], self.y[: last + 1]
-        gaps = y - np.interp(x, x[corners], y[corners])
-        place = int(gaps.argmax())
-        return float(gaps[place]), place
+def _worst(x: Numbers, y: Numbers) -> tuple[float, int]:
+    """How far, and where, points (x ascending, y) lie highest above their convex minorant."""
+    corners: list[int] = []
+    xs, ys = x.tolist(), y.tolist()
+    for here in range(len(xs)):
+        while len(corners) > 1:
+            a, b = corners[-2:]
+            if (ys[b] - ys[a]) * (xs[here] - xs[a]) < (ys[here] - ys[a]) * (xs[b] - xs[a]):
+                break
+            corners.pop()
+        corners.append(here)
+    gaps = y - np.interp(x, x[corners], y[corners])
+    place = int(gaps.argmax())
+    return float(gaps[place]), place
 
 
 def find_valley(ordered: Numbers, dip: Dip) -> float:

@@ -1,7 +1,4 @@
-"""Do the tasks of a pool repeat each other? By the classes they have, or by their gradients.
-
-Labels and images are not looked at.
-"""
+"""Do the tasks of a pool repeat each other? By the classes they have, or by their gradients."""
 
 import torch
 from torch import Tensor
@@ -19,11 +16,10 @@ EVEN = 0.8
 nine in ten tasks are of a few classes (research/log.md)."""
 
 
-def classes_are_uneven(classes: Tensor) -> bool:
+def are_uneven(classes: Tensor) -> bool:
     """Whether some classes are in many more tasks of `classes` [N, way] than others.
 
-    More than chance has it, and by enough to matter: classes drawn evenly are in N · way / C tasks
-    each, give or take.
+    By enough to matter, and by more than chance: even draws have N · way / C tasks of each.
     """
     counts = classes.unique(return_counts=True)[1].double()
     mean, share = float(counts.mean()), classes.shape[1] / len(counts)
@@ -43,9 +39,8 @@ def balanced_size(classes: Tensor) -> int:
 
 
 def balance_classes(classes: Tensor, count: int, random: torch.Generator) -> Tensor:
-    """`count` of the tasks with `classes` [N, way], so that each class is in about as many.
-
-    One after the other, always a task whose classes are in the fewest so far; int64 [count].
+    """int64 [count]: of tasks with `classes` [N, way], one whose classes are in the fewest so far
+    after the other.
     """
     occurring, ranks = classes.unique(return_inverse=True)
     order = torch.randperm(len(classes), generator=random)

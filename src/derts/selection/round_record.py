@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch import Tensor
 
 from derts.data.table import Table
 from derts.errors import DertsError
-from derts.tasks.pool import TaskPool
-from derts.tasks.randomness import generator
+from derts.tasks import TaskPool, generator
 
 if TYPE_CHECKING:
     from derts.selection.rounds import Choice, DrawnPool
@@ -26,28 +26,18 @@ TENSORS = "place", "loss", "weight", "selected", "dropped", "mislabelled"
 
 @dataclass(frozen=True, eq=False)
 class RoundRecord:
-    """One round of a strategy that works in rounds; N tasks, the first of a larger pool.
+    """One round of a strategy that works in rounds; N tasks, the first of a larger pool."""
 
-    place        float32 [N, 2]  the estimated gradients' first two principal components
-    loss         float32 [N]     query loss after adaptation
-    weight       float32 [N]     γ, mean 1 over the tasks trained on, else 0
-    selected     bool [N]        chosen, before an `after` drop
-    dropped      bool [N]        looks noisy
-    mislabelled  float32 [N]     share of wrong labels: for the reader, never for a strategy
-    number, update, digest       which round, when, and of which images
-    random                       whether it trained on random tasks, none of these preferred
-    """
-
-    place: torch.Tensor
-    loss: torch.Tensor
-    weight: torch.Tensor
-    selected: torch.Tensor
-    dropped: torch.Tensor
-    mislabelled: torch.Tensor
+    place: Tensor  # float32 [N, 2]: the estimated gradients' first two principal components
+    loss: Tensor  # float32 [N]: query loss after adaptation
+    weight: Tensor  # float32 [N]: γ, mean 1 over the tasks trained on, else 0
+    selected: Tensor  # bool [N]: chosen, before a drop after selecting
+    dropped: Tensor  # bool [N]: looks noisy
+    mislabelled: Tensor  # float32 [N]: share of wrong labels, for the reader alone
     number: int
     update: int
-    digest: str
-    random: bool = False
+    digest: str  # of its images
+    random: bool = False  # whether it trained on random tasks, none of these preferred
 
     @staticmethod
     def of(
@@ -55,10 +45,10 @@ class RoundRecord:
     ) -> RoundRecord:
         """The record of a round that looked at its pool."""
         assert choice.estimate is not None
-        assert choice.gradients is not None
+        (gradients,) = choice.estimate.gradients.values()
         part, nothing = slice(MOST_TASKS), torch.zeros(len(drawn.pool), dtype=torch.bool)
         return RoundRecord(
-            place=two_dimensions(choice.gradients[part]).cpu(),
+            place=two_dimensions(gradients[part]).cpu(),
             loss=choice.estimate.losses[part].float().cpu(),
             weight=choice.weights[part].float().cpu(),
             selected=nothing.index_fill(0, choice.selected, True)[part],
@@ -88,16 +78,17 @@ class RoundRecord:
                 tensors = {name: file.get_tensor(name) for name in TENSORS}
             if len({len(value) for value in tensors.values()}) > 1:
                 raise ValueError("its parts differ in length")
-            number, update = int(about["number"]), int(about["update"])
-            found = {"number": number, "update": update, "digest": about["digest"]}
-            return RoundRecord(**tensors, **found, random="random" in about)
+            return RoundRecord(
+                **tensors, number=int(about["number"]), update=int(about["update"]),
+                digest=about["digest"], random="random" in about,
+            )  # fmt: skip
         except FileNotFoundError:
             raise DertsError(f"no record of a round at {path}: check the path") from None
         except (SafetensorError, KeyError, ValueError, OSError) as error:
             raise DertsError(f"{path} is damaged ({error}): remove it and go on") from None
 
 
-def two_dimensions(rows: torch.Tensor) -> torch.Tensor:
+def two_dimensions(rows: Tensor) -> Tensor:
     """[N, d] -> float32 [N, 2]: the first two principal components, rows that overflow at 0.
 
     Subspace iteration from a start of its own, so that no global random state moves.
@@ -124,9 +115,8 @@ def pool_digest(pool: TaskPool, images: Table) -> str:
 
 
 def round_event(drawn: DrawnPool, choice: Choice) -> dict[str, Any]:
-    """For the log: sizes, limits, how even the weights are, which parts of the method acted, and
-    the share of wrong labels in the pool, in what was selected, dropped and trained on. No strategy
-    decides by the true labels.
+    """For the log: what was decided, which parts of the method acted, and the shares of wrong
+    labels. No strategy decides by the true labels.
     """
     weights, drop, wrong = choice.weights[choice.kept], choice.drop, drawn.pool.mislabelled()
     noise = {

@@ -1,7 +1,7 @@
 """Strategies that work in rounds: draw a pool, choose from it, train on the choice.
 
-Here is the bookkeeping that they share: warm-up, the next pool drawn while this one trains, several
-processes, rounds of random tasks, the log, resuming. What is chosen, and how, is in the strategies.
+Here is the bookkeeping: warm-up, the next pool drawn while this one trains, several processes,
+rounds of random tasks, the log, resuming. What is chosen, and how, is in the strategies.
 """
 
 from __future__ import annotations
@@ -10,69 +10,51 @@ from abc import abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from derts.clock import spent_since
 from derts.config import StrategyConfig
 from derts.errors import DertsError
-from derts.gradients import PoolEstimate, estimate_pool, usable_estimates
+from derts.gradients import PoolEstimate, check_estimates, estimate_pool
 from derts.hardware import one_thread
 from derts.labels.votes import majority_vote
 from derts.selection.round_record import RoundRecord, round_event
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
-from derts.tasks.pool import TaskPool
-from derts.tasks.randomness import generator
+from derts.tasks import TaskPool, generator
 
-LONGEST_REST = 4
-"""Rounds of random tasks after which a pool is looked at again, at the latest."""
+LONGEST_REST = 4  # rounds of random tasks until a pool is looked at again, at the latest
 STATE = "round", "position", "random_batches", "random_looks", "batches", "weights", "noted"
 Seed = tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
 class DrawnPool:
-    """A round's tasks.
+    """A round's tasks."""
 
-    pool        as they are scored and trained on
-    given       as they were drawn, where that is another pool
-    reference   the pool labelled at random, where the drop asks for it
-    relabelled  share of labels that votes changed (None: no votes)
-    note        what could not be done, and what to do about it
-    """
-
-    pool: TaskPool
-    given: TaskPool
-    reference: TaskPool | None = None
-    relabelled: float | None = None
-    note: str = ""
+    pool: TaskPool  # as they are scored and trained on
+    given: TaskPool  # as they were drawn
+    reference: TaskPool | None = None  # labelled at random, where the drop asks for it
+    relabelled: float | None = None  # share of labels that votes changed (None: no votes)
+    note: str = ""  # what could not be done, and what to do about it
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a round trains on. All tensors on the CPU; N tasks in the pool.
+    """What a round trains on, on the CPU; N tasks in the pool. None: not looked at."""
 
-    batches    lists of pool indices, in the order of training
-    weights    float [N]   weight of each task in `batches`, else 0; a round scales them to mean 1
-    selected   int64 [K]   pool indices that were selected, before a drop after selecting
-    select     how: facility-location, balanced, uniform, random (selecting does not pay), …
-    estimate   what was seen of the pool (None: nothing was looked at)
-    gradients  [N, d]      the estimated gradients that decided
-    drop       bool [N]    tasks that look noisy (None: nothing was asked to be dropped)
-    threshold, objective, evenness  of drop, facility location and redundancy; None: not computed
-    not_finite tasks left out because their numbers overflowed
-    """
-
-    batches: tuple[torch.Tensor, ...]
-    weights: torch.Tensor
-    selected: torch.Tensor
-    select: str
-    estimate: PoolEstimate | None = None
-    gradients: torch.Tensor | None = None
-    drop: torch.Tensor | None = None
+    batches: tuple[Tensor, ...]  # pool indices, in the order of training
+    weights: Tensor  # float [N]: of each task in `batches`, else 0; a round makes their mean 1
+    selected: Tensor  # int64 [K]: pool indices, before a drop after selecting
+    select: str  # how: facility-location, balanced, uniform, random (selecting does not pay), …
+    estimate: PoolEstimate | None = None  # of the one kind of gradient that decided
+    drop: Tensor | None = None  # bool [N]: tasks that look noisy
     threshold: float | None = None
     objective: float | None = None
     evenness: float | None = None
-    not_finite: int = 0
+    not_finite: int = 0  # tasks left out because their numbers overflowed
 
     @property
     def at_random(self) -> bool:
@@ -80,17 +62,16 @@ class Choice:
         return self.select == "random"
 
     @property
-    def kept(self) -> torch.Tensor:
+    def kept(self) -> Tensor:
         """int64: pool indices that are trained on."""
         return torch.cat(self.batches)
 
     def settled(self) -> Choice:
         """With weights of mean 1 over what is trained on; all alike where that is random tasks."""
         if self.at_random:
-            nothing = torch.zeros(0, dtype=torch.long)
-            return replace(self, selected=nothing, weights=torch.ones_like(self.weights))
-        weights, kept = torch.zeros_like(self.weights), self.kept
-        weights[kept] = scale_to_mean_one(self.weights[kept])
+            return replace(self, selected=self.selected[:0], weights=torch.ones_like(self.weights))
+        kept, weights = self.kept, torch.zeros_like(self.weights)
+        weights[kept] = with_mean_one(self.weights[kept])
         return replace(self, weights=weights)
 
 
@@ -106,7 +87,7 @@ class PoolStrategy(Strategy):
         self.config = config
         self.round = self.position = 0
         self.random_batches = self.random_looks = 0
-        self.batches: list[torch.Tensor] = []
+        self.batches: list[Tensor] = []
         self.weights = torch.zeros(0)
         self.noted = False
         self._checked = False
@@ -115,8 +96,11 @@ class PoolStrategy(Strategy):
         self._thread = ThreadPoolExecutor(1, "derts-draw")
 
     def draw(self, context: Context, number: int) -> DrawnPool:
-        """Pool `number`, the same for the same number. Runs in a thread beside training."""
-        return draw_pool(context, self.config, number)
+        """The uniformly drawn tasks of a round. Runs in a thread beside training."""
+        wanted = self.config.pool_images
+        images = wanted if wanted < len(context.images) else 0
+        pool = context.draw(self.config.pool, "pool", number, images)
+        return DrawnPool(pool, pool)
 
     @abstractmethod
     def choose(self, context: Context, drawn: DrawnPool, seed: Seed) -> Choice:
@@ -124,12 +108,7 @@ class PoolStrategy(Strategy):
 
     def check(self, context: Context) -> None:
         self._checked = True
-        possible = usable_estimates(context.learner)
-        if self.config.estimate not in possible:
-            raise DertsError(
-                f"{type(context.learner).__name__} has no estimate {self.config.estimate!r}: "
-                f"choose --strategy.estimate from {', '.join(possible)}"
-            )
+        check_estimates(context.learner, (self.config.estimate,))
 
     def next_batch(self, context: Context) -> MetaBatch:
         if not self._checked:  # a loop that is not ours
@@ -156,23 +135,31 @@ class PoolStrategy(Strategy):
 
     def estimate(self, context: Context, drawn: DrawnPool) -> PoolEstimate:
         """One pass over the pool, shared among processes."""
+        count, group = len(drawn.pool), context.group
         return estimate_pool(
-            context.learner,
-            context.images,
-            drawn.pool,
-            (self.config.estimate,),
-            reference=drawn.reference,
-            clock=context.clock,
-            only=context.group.part(len(drawn.pool)),
-        ).gathered(context.group, len(drawn.pool))
+            context.learner, context.images, drawn.pool, (self.config.estimate,),
+            reference=drawn.reference, clock=context.clock, only=group.part(count),
+        ).gathered(group, count)  # fmt: skip
+
+    def choice(
+        self, context: Context, drawn: DrawnPool, seed: Seed,
+        kept: Tensor, weights: Tensor | None = None, **told: Any,
+    ) -> Choice:  # fmt: skip
+        """Pool indices [K] in random order, with weights [K] (None: all alike); the last of the
+        meta-batches may be shorter. `told` is more of a `Choice`.
+        """
+        of_pool = torch.zeros(len(drawn.pool))
+        of_pool[kept] = torch.ones(len(kept)) if weights is None else weights
+        order = torch.randperm(len(kept), generator=generator((*seed, "order")))
+        batches = tuple(kept[order].split(context.meta_batch))
+        return Choice(batches, of_pool, **{"selected": kept, **told})
 
     def wanted(self, candidates: int, pool: int) -> int:
         """How many tasks to choose: a share of the pool, as far as there are candidates."""
         return max(1, min(candidates, round(self.config.ratio * pool)))
 
     def state_dict(self) -> State:
-        state = {name: getattr(self, name) for name in STATE}
-        return {**state, "batches": list(self.batches)}
+        return {**{name: getattr(self, name) for name in STATE}, "batches": list(self.batches)}
 
     def load_state_dict(self, state: State) -> None:
         if "round" not in state:  # the state of another strategy's warm-up has none
@@ -198,10 +185,10 @@ class PoolStrategy(Strategy):
 
     def _drawn(self, context: Context, number: int) -> DrawnPool:
         drawn = self.draw(context, number)
-        if context.learner.device.type == "cuda":
-            reference = drawn.reference and drawn.reference.pin_memory()
-            return replace(drawn, pool=drawn.pool.pin_memory(), reference=reference)
-        return drawn
+        if context.learner.device.type != "cuda":
+            return drawn
+        reference = drawn.reference and drawn.reference.pin_memory()
+        return replace(drawn, pool=drawn.pool.pin_memory(), reference=reference)
 
     def _start_round(self, context: Context) -> None:
         clock, number = context.clock, self.round
@@ -216,32 +203,23 @@ class PoolStrategy(Strategy):
             choice = self.choose(context, drawn, (context.seed, "round", number)).settled()
             decided = (list(choice.batches), choice.weights, choice.at_random)
             self.batches, self.weights, at_random = context.group.same(decided)
-        rest = min(2**self.random_looks, LONGEST_REST) if at_random else 0
-        self.random_looks = self.random_looks + 1 if at_random else 0
+        resting = {}
         if at_random:
+            resting["random"] = rest = min(2**self.random_looks, LONGEST_REST)
             self.random_batches, self.batches = rest * len(self.batches), []
+        self.random_looks = self.random_looks + 1 if at_random else 0
         self._pool, self.position = drawn.pool, 0
         self.round += 1
         if drawn.note and not self.noted:
             self.noted = True
             context.log({"event": "note", "update": context.update, "text": drawn.note})
-        seconds = clock.seconds.items()
-        spent = {name: round(total - before.get(name, 0.0), 6) for name, total in seconds}
         about = {"event": "round", "round": number, "update": context.update}
-        taken = {"seconds": {name: value for name, value in spent.items() if value}}
-        resting = {"random": rest} if rest else {}
+        taken = {"seconds": spent_since(before, clock.seconds)}
         context.log({**about, **taken, **resting, **round_event(drawn, choice)})
         if context.keep_round is not None and choice.estimate is not None:
             with clock.phase("record"):
                 record = RoundRecord.of(drawn, choice, context.images, number, context.update)
                 context.keep_round(record)
-
-
-def draw_pool(context: Context, config: StrategyConfig, number: int) -> DrawnPool:
-    """The tasks of round `number`, uniformly drawn."""
-    fewer = config.pool_images if config.pool_images < len(context.images) else 0
-    pool = context.draw(config.pool, "pool", number, fewer)
-    return DrawnPool(pool, pool)
 
 
 def relabelled(drawn: DrawnPool) -> DrawnPool:
@@ -251,22 +229,14 @@ def relabelled(drawn: DrawnPool) -> DrawnPool:
     return DrawnPool(votes.pool, drawn.given, None, share, votes.note)
 
 
-def shuffled_batches(tasks: torch.Tensor, size: int, seed: Seed) -> tuple[torch.Tensor, ...]:
-    """Pool indices [n] in random order, cut into meta-batches; the last may be shorter."""
-    order = torch.randperm(len(tasks), generator=generator((*seed, "order")))
-    return tuple(tasks[order].split(size))
-
-
-def scale_to_mean_one(weights: torch.Tensor) -> torch.Tensor:
+def with_mean_one(weights: Tensor) -> Tensor:
     """Weights [K] scaled so that their mean is 1.
 
-    >>> scale_to_mean_one(torch.tensor([1.0, 3.0]))
+    >>> with_mean_one(torch.tensor([1.0, 3.0]))
     tensor([0.5000, 1.5000])
     """
     mean = float(weights.mean()) if len(weights) else 0.0
     if not (0 < mean < float("inf")):
-        raise DertsError(
-            f"{len(weights)} weights with mean {mean} cannot be scaled to mean 1; select rows "
-            "with finite gradients, or use the weights 'none'"
-        )
+        cause = f"{len(weights)} weights with mean {mean} cannot be scaled to mean 1"
+        raise DertsError(f"{cause}; select finite gradients, or use the weights 'none'")
     return weights / mean

@@ -22,7 +22,9 @@ State = dict[str, Any]
 
 
 class Draw(Protocol):
-    """Draws tasks for a named purpose; `number` tells the pools of one purpose apart."""
+    """Draws tasks for a named purpose, the same for the same arguments; `number` tells the pools of
+    one purpose apart, and `images` is about how many different ones they have (0: any).
+    """
 
     def __call__(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool: ...
 
@@ -37,14 +39,9 @@ class MetaBatch:
 
 @dataclass
 class Context:
-    """What a strategy may look at.
+    """What a strategy may look at. Its decision must be the same in all processes of `group`.
 
-    draw(tasks, name, number) gives a fresh pool, the same for the same arguments, and
-    draw(…, images) one of about so many different images; `update` is the number of updates made
-    so far, `progress` their share of the run; `log` takes events for the run's record,
-    `keep_round` what a round decided task by task (None: nobody asked). Validation images and
-    tasks (clean) are for strategies that need them: they see classes that the others do not.
-    Whatever a strategy decides must be the same in all processes of `group`.
+    Validation images and (clean) tasks show classes that other strategies do not see.
     """
 
     learner: Learner[Any]
@@ -52,13 +49,13 @@ class Context:
     draw: Draw
     meta_batch: int
     seed: int = 0
-    update: int = 0
+    update: int = 0  # updates made so far
     clock: Clock = field(default_factory=lambda: Clock(torch.device("cpu")))
     log: Callable[[dict[str, Any]], None] = lambda event: None
-    progress: float = 0.0
+    progress: float = 0.0  # their share of the run
     validation_images: Table | None = None
     draw_validation: Draw | None = None
-    keep_round: Callable[[RoundRecord], None] | None = None
+    keep_round: Callable[[RoundRecord], None] | None = None  # takes what a round decided
     group: Group = field(default_factory=Group)
 
     def random_batch(self, update: int) -> MetaBatch:
@@ -81,10 +78,7 @@ class Strategy(ABC):
         return None
 
     def weigh(self, batch: MetaBatch, losses: torch.Tensor) -> torch.Tensor | None:
-        """Weights [T] for the outer loss, once the tasks' losses [T] are known.
-
-        These are detached and without label smoothing.
-        """
+        """Weights [T] for the outer loss, once the tasks' plain losses [T] are known."""
         return batch.weights
 
     def state_dict(self) -> State:

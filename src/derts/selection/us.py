@@ -3,17 +3,18 @@
 import math
 
 import torch
+from torch import Tensor
 
 from derts.config import StrategyConfig
-from derts.selection.strategy import Context, MetaBatch, State, Strategy
-from derts.tasks.pool import TaskPool
+from derts.selection.baselines import RandomTasks
+from derts.selection.strategy import Context, MetaBatch, State
 
 RANGE = 2.58  # standard deviations that hold 99% of a normal distribution
 MOMENTUM = 0.9  # of mean and variance, per episode
 UNWEIGHTED = 100  # updates, at least: until mean and variance have settled
 
 
-class UniformDifficulty(Strategy):
+class UniformDifficulty(RandomTasks):
     """Random tasks, weighted as if their difficulty had been drawn uniformly.
 
     A task's difficulty is its loss under the current model, taken to be normally distributed
@@ -24,18 +25,15 @@ class UniformDifficulty(Strategy):
     def __init__(self, config: StrategyConfig) -> None:
         # the warm-up is the same for all strategies, which may share it
         self.unweighted = max(UNWEIGHTED, config.warmup)
-        self.mean: torch.Tensor | None = None
-        self.variance: torch.Tensor | None = None
+        self.mean: Tensor | None = None
+        self.variance: Tensor | None = None
         self.update = 0
 
     def next_batch(self, context: Context) -> MetaBatch:
         self.update = context.update
-        return context.random_batch(context.update)
+        return super().next_batch(context)
 
-    def ahead(self, context: Context) -> TaskPool:
-        return context.random_batch(context.update + 1).pool
-
-    def weigh(self, batch: MetaBatch, losses: torch.Tensor) -> torch.Tensor:
+    def weigh(self, batch: MetaBatch, losses: Tensor) -> Tensor:
         """Weights [T]; the statistics move on task by task, each weight from before its task."""
         if self.mean is None or self.variance is None:
             self.mean, self.variance = losses[0].clone(), losses.var(correction=0)
@@ -54,13 +52,8 @@ class UniformDifficulty(Strategy):
             self.mean, self.variance = state["us_mean"], state["us_variance"]
 
 
-def running_averages(
-    values: torch.Tensor, start: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The exponential average before each of the values [T], and after the last one.
-
-    One product with a triangular matrix instead of a loop, so that a GPU need not be waited for.
-    """
+def running_averages(values: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    """The exponential average before each of the values [T], and after the last, by one product."""
     count = len(values)
     steps = torch.arange(count + 1, device=values.device)
     age = steps[:, None] - steps[None, :count] - 1  # of value s when value t comes
@@ -69,7 +62,7 @@ def running_averages(
     return averages[:count], averages[count]
 
 
-def difficulty_weights(z: torch.Tensor) -> torch.Tensor:
+def difficulty_weights(z: Tensor) -> Tensor:
     """Uniform over truncated normal density on ±2.58; 1 outside."""
     inside = math.erf(RANGE / math.sqrt(2))
     normal = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi) / inside

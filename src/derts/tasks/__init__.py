@@ -7,13 +7,6 @@ from derts.tasks.randomness import generator, numpy_generator
 from derts.tasks.sampling import TaskSampler
 
 __all__ = [
-    "Noise",
-    "SwapNoise",
-    "TaskNoise",
-    "TaskPool",
-    "TaskSampler",
-    "apply_augmentation",
-    "generator",
-    "numpy_generator",
-    "with_augmentation",
-]
+    "Noise", "SwapNoise", "TaskNoise", "TaskPool", "TaskSampler", "apply_augmentation",
+    "generator", "numpy_generator", "with_augmentation",
+]  # fmt: skip

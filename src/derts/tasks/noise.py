@@ -50,11 +50,13 @@ class SwapNoise:
         return images, labels, true
 
     def _swaps(self, tasks: int, way: int, count: int, random: Random) -> Integers:
-        """int64 [2, swaps, tasks]: the places that are exchanged, one after another.
-
-        A task with fewer swaps than the most exchanges places with themselves before.
-        """
-        wanted = np.searchsorted(self._poisson(), random.random((tasks, way)), side="right")
+        """int64 [2, swaps, tasks]: places that are exchanged, one swap after another."""
+        logs = [  # of Poisson's chances of 0, 1, …, limit − 1
+            k * math.log(self.rate) - self.rate - math.lgamma(k + 1) if self.rate else -math.inf * k
+            for k in range(self.limit)
+        ]
+        most = np.exp(logs).cumsum()
+        wanted = np.searchsorted(most, random.random((tasks, way)), side="right")
         owner = np.repeat(np.tile(np.arange(way), tasks), wanted.ravel())  # class of each swap
         totals = wanted.sum(1)
         task = np.repeat(np.arange(tasks), totals)
@@ -66,21 +68,10 @@ class SwapNoise:
         places[:, step, task] = begin[task] + np.stack((owner, other)) * count + within
         return places
 
-    def _poisson(self) -> NDArray[np.float64]:
-        """[limit]: probability of at most 0, 1, …, limit − 1 by Poisson's law."""
-        logs = [
-            k * math.log(self.rate) - self.rate - math.lgamma(k + 1) if self.rate else -math.inf * k
-            for k in range(self.limit)
-        ]
-        return np.exp(logs).cumsum()
-
 
 @dataclass(frozen=True)
 class TaskNoise:
-    """As in ATS: a fraction of the tasks is corrupted; there each label flips with a probability.
-
-    A flipped label becomes one of the other labels of the task, all equally likely.
-    """
+    """As in ATS: in a fraction of tasks each label becomes, by chance, another of the task."""
 
     fraction: float
     flip: float = 0.8

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch import Tensor
 
 from derts.errors import DertsError
 from derts.files import parse_json, write_atomically
@@ -28,17 +29,6 @@ Recipe = dict[str, Any]
 class TaskPool:
     """N tasks. S = way × shot support images, Q = way × query query images per task.
 
-    support               int64 [N, S]  indices into a Table
-    support_labels        int64 [N, S]  labels 0 … way − 1 as the learner sees them
-    query, query_labels   int64 [N, Q]  likewise
-    true_support_labels   int64 [N, S]  labels before noise: for diagnosis, never for a strategy
-    true_query_labels     int64 [N, Q]  likewise
-    way                   classes per task
-    classes               int64 [N, way]  class of the table that each label stands for (or None)
-    augmentation          int64 [N, S + Q, 3]  flipped or not, rows and columns to move by (or None:
-                          images as they are); see derts.tasks.augment
-    recipe                how the pool was made: its seed, and under "changes" what was done since
-
     >>> import torch
     >>> from derts.data import ImageTable
     >>> table = ImageTable(torch.zeros(40, 4, 4, 1, dtype=torch.uint8),
@@ -50,30 +40,22 @@ class TaskPool:
     TaskPool(2 tasks: 3 way, 3 support and 6 query images each; 2 of 6 tasks)
     """
 
-    support: torch.Tensor
-    support_labels: torch.Tensor
-    query: torch.Tensor
-    query_labels: torch.Tensor
-    true_support_labels: torch.Tensor
-    true_query_labels: torch.Tensor
-    way: int
-    recipe: Recipe = field(default_factory=dict)
-    classes: torch.Tensor | None = None
-    augmentation: torch.Tensor | None = None
+    support: Tensor  # int64 [N, S]: indices into a Table
+    support_labels: Tensor  # int64 [N, S]: 0 … way − 1, as the learner sees them
+    query: Tensor  # int64 [N, Q], and so are the labels of the query
+    query_labels: Tensor
+    true_support_labels: Tensor  # before noise: for diagnosis, never for a strategy
+    true_query_labels: Tensor
+    way: int  # classes per task
+    recipe: Recipe = field(default_factory=dict)  # how it was made, and "changes" since
+    classes: Tensor | None = None  # int64 [N, way]: of the table, that labels stand for
+    augmentation: Tensor | None = None  # int64 [N, S + Q, 3], of derts.tasks.augment
 
     @staticmethod
     def sample(
-        table: Table,
-        *,
-        tasks: int,
-        way: int = 5,
-        shot: int = 5,
-        query: int = 15,
-        seed: Seed = 0,
-        classes: Sequence[str] | None = None,
-        noise: Noise | None = None,
-        images: int = 0,
-    ) -> TaskPool:
+        table: Table, *, tasks: int, way: int = 5, shot: int = 5, query: int = 15, seed: Seed = 0,
+        classes: Sequence[str] | None = None, noise: Noise | None = None, images: int = 0,
+    ) -> TaskPool:  # fmt: skip
         """Draw a pool: classes without replacement within a task, images likewise.
 
         With `images`, all tasks together use about that many different ones.
@@ -87,7 +69,7 @@ class TaskPool:
     def __len__(self) -> int:
         return len(self.support)
 
-    def __getitem__(self, which: slice | torch.Tensor | Sequence[int]) -> TaskPool:
+    def __getitem__(self, which: slice | Tensor | Sequence[int]) -> TaskPool:
         """The tasks at a slice, at integer indices or where a mask is true, as a pool."""
         if isinstance(which, slice) and which.indices(len(self)) == (0, len(self), 1):
             return self
@@ -118,12 +100,12 @@ class TaskPool:
     def _noted(self, change: str, tasks: int) -> Recipe:
         return {**self.recipe, "tasks": tasks, "changes": [*self.changes, change]}
 
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         """The tensors by name."""
         values = vars(self).items()
-        return {name: value for name, value in values if isinstance(value, torch.Tensor)}
+        return {name: value for name, value in values if isinstance(value, Tensor)}
 
-    def _mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> TaskPool:
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> TaskPool:
         changed: dict[str, Any] = {name: change(x) for name, x in self.tensors().items()}
         return replace(self, **changed)
 
@@ -147,7 +129,7 @@ class TaskPool:
         """The same pool in page-locked memory, from which a GPU fetches without waiting."""
         return self._mapped(torch.Tensor.pin_memory)
 
-    def mislabelled(self) -> torch.Tensor:
+    def mislabelled(self) -> Tensor:
         """float [N]: share of each task's labels that noise changed. For diagnosis only."""
         given = torch.cat((self.support_labels, self.query_labels), 1)
         true = torch.cat((self.true_support_labels, self.true_query_labels), 1)
@@ -159,9 +141,8 @@ class TaskPool:
         parts = [pool.tensors() for pool in pools]
         names = [name for name in parts[0] if all(name in part for part in parts)]
         joined = {name: torch.cat([part[name] for part in parts]) for name in names}
-        changes = [f"{len(pools)} pools concatenated"]
-        recipe: Recipe = {"tasks": sum(map(len, pools)), "changes": changes}
-        recipe["pools"] = [pool.recipe for pool in pools]
+        about = {"tasks": sum(map(len, pools)), "changes": [f"{len(pools)} pools concatenated"]}
+        recipe = {**about, "pools": [pool.recipe for pool in pools]}
         return TaskPool(**joined, way=pools[0].way, recipe=recipe)
 
     def _checked(self) -> TaskPool:
@@ -194,6 +175,5 @@ class TaskPool:
         except FileNotFoundError:
             raise DertsError(f"no task pool at {path}: check the path") from None
         except (SafetensorError, LookupError, TypeError, ValueError, OSError) as error:
-            raise DertsError(
-                f"{path} is not a task pool, or is damaged ({error}): save it again"
-            ) from None
+            cause = f"{path} is not a task pool, or is damaged ({error})"
+            raise DertsError(f"{cause}: save it again") from None

@@ -17,11 +17,7 @@ AT_ONCE = 1 << 16  # numbers drawn together: they stay in the cache of a core
 
 
 class TaskSampler:
-    """Draws pools from one table; what depends only on the table is worked out once.
-
-    labels  int64 [n] in place of the table's own; an item with −1, and a class without items, is
-            never drawn
-    """
+    """Draws pools from one table, by its labels or others [n], −1 where an item is left out."""
 
     def __init__(
         self,
@@ -40,16 +36,9 @@ class TaskSampler:
         self.indices = np.concatenate(self.groups)
 
     def draw(
-        self,
-        *,
-        tasks: int,
-        way: int,
-        shot: int,
-        query: int,
-        seed: Seed,
-        noise: Noise | None = None,
-        images: int = 0,
-    ) -> TaskPool:
+        self, *, tasks: int, way: int, shot: int, query: int, seed: Seed,
+        noise: Noise | None = None, images: int = 0,
+    ) -> TaskPool:  # fmt: skip
         """`tasks` tasks of way × (shot + query) different images; see TaskPool.sample.
 
         With `images`, all tasks together use about that many different ones, drawn evenly from
@@ -94,9 +83,8 @@ class TaskSampler:
     def _check(self, tasks: int, way: int, shot: int, query: int) -> None:
         wanted, classes, smallest = shot + query, len(self.sizes), int(self.sizes.argmin())
         if min(tasks, way, shot, query) < 1:
-            raise DertsError(
-                f"tasks {tasks}, way {way}, shot {shot}, query {query}: each must be at least 1"
-            )
+            asked = f"tasks {tasks}, way {way}, shot {shot}, query {query}"
+            raise DertsError(f"{asked}: each must be at least 1")
         if way > classes:
             fix = f"lower --tasks.way to {classes} or add classes"
             if classes < 2:
@@ -113,10 +101,7 @@ class TaskSampler:
 
 
 def draw_distinct(sizes: Integers, count: int, random: Random) -> Integers:
-    """int64 [rows, count]: per row, `count` different numbers from 0 to its size [rows] − 1.
-
-    Every ordered choice is equally likely. The cost does not depend on the sizes.
-    """
+    """int64 [rows, count]: per row, different numbers from 0 to its size [rows] − 1, any order."""
     few = sizes < 2 * count  # so few to choose from that most draws would be duplicates
     found = np.empty((len(sizes), count), np.int64)
     for method, rows in ((_by_redrawing, np.flatnonzero(~few)), (_by_sorting, np.flatnonzero(few))):

@@ -1,14 +1,16 @@
 """The updates since the last event, and those of them that were skipped for bad numbers.
 
-Where a loss or gradient is not finite the update is skipped; ten in a row end training. Whether to
-skip is decided where the numbers are, so that a GPU is never waited for.
+Ten skipped in a row end training. Whether to skip is decided where the numbers are, so that a GPU
+is never waited for.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from derts.clock import spent_since
 from derts.config import TrainConfig
 from derts.errors import DertsError
 from derts.learners.base import Learner
@@ -25,16 +27,15 @@ class BadNumbersError(DertsError):
         self.tasks = tasks
         adapts = config.learner.name != "protonet"
         inner = f"--learner.inner-lr (now {config.learner.inner_lr:g}) or " if adapts else ""
-        super().__init__(
-            f"loss or gradient is not finite in {IN_A_ROW} updates in a row, up to update {update}:"
-            f" lower {inner}--optimiser.lr (now {config.optimiser.lr:g}), or set --optimiser.clip"
-        )
+        fix = f"lower {inner}--optimiser.lr (now {config.optimiser.lr:g}), or set --optimiser.clip"
+        cause = f"loss or gradient is not finite in {IN_A_ROW} updates in a row"
+        super().__init__(f"{cause}, up to update {update}: {fix}")
 
 
 class GuardedStep:
-    """An optimiser's step that leaves everything as it was when a number is not finite.
+    """An optimiser's step that leaves all, running statistics too, as it was where numbers are bad.
 
-    Running statistics too. A fused optimiser decides on the device; for others the answer is read.
+    A fused optimiser decides on the device; for others the answer is read.
     """
 
     def __init__(self, learner: Learner[Any], optimiser: torch.optim.Optimizer) -> None:
@@ -47,7 +48,7 @@ class GuardedStep:
         """Remember the running statistics; call before the forward pass."""
         self._kept = self._joined()
 
-    def step(self, finite: torch.Tensor) -> None:
+    def step(self, finite: Tensor) -> None:
         """Step where `finite` (bool, scalar) is true, else put the statistics back."""
         if self.fused:
             # what torch's own gradient scaler sets: the fused kernel then does nothing
@@ -62,7 +63,7 @@ class GuardedStep:
             shaped = [part.view_as(value) for part, value in zip(parts, self.buffers, strict=True)]
             torch._foreach_copy_(self.buffers, shaped)
 
-    def _joined(self) -> torch.Tensor:
+    def _joined(self) -> Tensor:
         parts = [value.flatten() for value in self.buffers]
         return torch.cat(parts) if parts else torch.zeros(0)
 
@@ -76,24 +77,21 @@ class Window:
 
     def __init__(self) -> None:
         self.skipped = self.in_a_row = 0
-        self._batches: list[tuple[TaskPool, torch.Tensor]] = []
+        self._batches: list[tuple[TaskPool, Tensor]] = []
         self.begin({})
 
     def begin(self, seconds: Mapping[str, float]) -> None:
         """Forget the updates of the last event; the clock stands at `seconds`."""
         self.before, self.images, self.looked = dict(seconds), 0, 0
-        self.values: list[torch.Tensor] = []
+        self.values: list[Tensor] = []
 
-    def remember(self, tasks: TaskPool, losses: torch.Tensor) -> None:
+    def remember(self, tasks: TaskPool, losses: Tensor) -> None:
         """Keep an update's tasks and their losses [T] until it has been looked at."""
         self._batches = [*self._batches[1 - IN_A_ROW :], (tasks, losses)]
         self.images += len(tasks) * (tasks.support.shape[1] + tasks.query.shape[1])
 
     def look(self, config: TrainConfig, update: int, log: Callable[[Event], None]) -> None:
-        """Log which updates since the last look were skipped; an error after too many in a row.
-
-        Waits for the device.
-        """
+        """Log which updates were skipped since the last look; an error after IN_A_ROW. Waits."""
         new, self.looked = self.values[self.looked :], len(self.values)
         found = torch.stack(new).isfinite().all(1).tolist() if new else []
         for number, finite in enumerate(found, update - len(new) + 1):
@@ -108,17 +106,15 @@ class Window:
 
     def event(self, seconds: Mapping[str, float]) -> Event:
         """What the record says of the finite updates; `seconds` is the clock's count at the end."""
-        spent = {name: round(now - self.before.get(name, 0.0), 6) for name, now in seconds.items()}
-        found: Event = {}
+        found, spent = {}, spent_since(self.before, seconds)
         values = torch.stack(self.values).double().cpu()
         values = values[values.isfinite().all(1)]
         if len(values):
             loss, accuracy, norm = values.mean(0).tolist()
             found = {"loss": round(loss, 6), "accuracy": round(100 * accuracy, 4)}
             found["gradient_norm"] = round(norm, 6)
-        found["seconds"] = {name: value for name, value in spent.items() if value}
-        found["images_per_second"] = round(self.images / max(sum(spent.values()), 1e-9), 1)
-        return found
+        speed = round(self.images / max(sum(spent.values()), 1e-9), 1)
+        return {**found, "seconds": spent, "images_per_second": speed}
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint between two events."""
@@ -136,7 +132,7 @@ class Window:
         self.skipped, self.in_a_row = state["skipped"], state["skipped_in_a_row"]
 
 
-def usable_losses(losses: torch.Tensor) -> torch.Tensor:
+def usable_losses(losses: Tensor) -> Tensor:
     """Losses [T] with the mean of the finite ones in place of those that averages would keep.
 
     >>> usable_losses(torch.tensor([1.0, float("nan"), 3.0]))

@@ -18,16 +18,13 @@ MAGIC = b"derts-checkpoint-1 "
 
 
 def save_checkpoint(folder: Path, update: int, state: State) -> Path:
-    """Write folder/update-NNNNNNN.ckpt and remove all but the newest two.
-
-    The file is one line with a checksum, then what torch.save wrote.
-    """
+    """Write folder/update-NNNNNNN.ckpt, a checksum and what torch.save gives; keep two."""
+    path = folder / f"update-{update:07d}.ckpt"
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getvalue()
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"update-{update:07d}.ckpt"
     checksum = hashlib.sha256(content).hexdigest().encode()
+    folder.mkdir(parents=True, exist_ok=True)
     write_atomically(path, MAGIC + checksum + b"\n" + content)
     for old in checkpoint_files(folder)[:-KEEP]:
         old.unlink(missing_ok=True)
@@ -42,7 +39,7 @@ def checkpoint_files(folder: Path) -> list[Path]:
 def newest_checkpoint(folder: Path, quiet: bool = False) -> tuple[Path, State] | None:
     """The newest checkpoint that is whole, with its state; None where there is none at all.
 
-    A line tells of a damaged one that was passed over; where all are damaged, that is an error.
+    A line tells of damaged ones passed over; where all are damaged, that is an error.
     """
     damaged: list[str] = []
     for path in reversed(checkpoint_files(folder)):
@@ -76,10 +73,8 @@ def load_checkpoint(path: Path) -> State:
         raise DertsError(f"no checkpoint at {path}: check the path") from None
     except Exception as error:  # what torch raises on a damaged file can be anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DertsError(
-            f"checkpoint {path} is damaged or not one of ours ({reason}): "
-            "use the one before it, or train again"
-        ) from None
+        cause = f"checkpoint {path} is damaged or not one of ours ({reason})"
+        raise DertsError(f"{cause}: use the one before it, or train again") from None
     return state
 
 

@@ -13,10 +13,8 @@ from derts.errors import DertsError
 from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, TaskSampler, with_augmentation
 from derts.tasks.randomness import Seed
 
-EVALUATION_SEED = 12345
-"""Makes the same test tasks for every run."""
-BLOCK = 32
-"""Updates whose meta-batches are drawn together: many cost little more than one."""
+EVALUATION_SEED = 12345  # makes the same test tasks for every run
+BLOCK = 32  # updates whose meta-batches are drawn together: many cost little more than one
 
 
 def training_images(images: Table, tasks: TaskConfig) -> Table:
@@ -55,10 +53,7 @@ def evaluation_tasks(config: TrainConfig, images: Table) -> TaskPool:
 
 
 class TaskDrawer:
-    """Draws a run's training tasks, noisy where the config says so, and clean validation tasks.
-
-    `validation` gives the validation images, asked for only where they are needed.
-    """
+    """A run's training tasks, noisy where the config says so, and clean ones of `validation()`."""
 
     def __init__(self, config: TrainConfig, images: Table, validation: Callable[[], Table]) -> None:
         self.config = config
@@ -66,10 +61,9 @@ class TaskDrawer:
         if config.augment.active and len(shape) != 3:
             raise DertsError("--augment is for images, and this data is features: leave it out")
         if shift and shift > min(shape[:2]) // 2:
-            raise DertsError(
-                f"--augment.translation is {shift} but images are {shape[1]} pixels wide and "
-                f"{shape[0]} high: choose at most {min(shape[:2]) // 2}"
-            )
+            size = f"images are {shape[1]} pixels wide and {shape[0]} high"
+            most = min(shape[:2]) // 2
+            raise DertsError(f"--augment.translation is {shift} but {size}: choose at most {most}")
         self._images, self._sampler = images, training_sampler(images, config.tasks)
         self._clean = replace(config.tasks, noise="none")
         self._validation = validation
@@ -114,8 +108,8 @@ class TaskDrawer:
 
     def augmented(self, pool: TaskPool, update: int) -> TaskPool:
         """The tasks of an update, with augmentation where the config asks for it."""
-        settings = self.config.augment
-        if not settings.active:
+        asked = self.config.augment
+        if not asked.active:
             return pool
         seed = (self.config.seed, "augmentation", update)
-        return with_augmentation(pool, settings.horizontal_flip, settings.translation, seed)
+        return with_augmentation(pool, asked.horizontal_flip, asked.translation, seed)

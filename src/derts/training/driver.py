@@ -19,31 +19,20 @@ Listen = Callable[[Event], None]
 
 @dataclass
 class Driver:
-    """Trains one run up to update `until` (the last), and measures it there.
-
-    run     its folder; None: events are held in memory, nothing is written
-    points  updates at which it is measured as well; each leaves a result-NNNNNNN.json
-    warmup  where the end of the warm-up is left for, or taken from, runs with another strategy
-    listen  hears every event that is logged
-    go_on   what a user does to go on after an interruption, for error messages
-
-    Of several processes the leading one alone writes.
-    """
+    """Trains one run and measures it. Of several processes the leading one alone writes."""
 
     trainer: Trainer
-    run: Run | None = None
-    until: int | None = None
-    points: Sequence[int] = ()
-    warmup: Path | None = None
-    listen: Listen | None = None
-    go_on: str = ""
+    run: Run | None = None  # None: events are held in memory, nothing is written
+    until: int | None = None  # the update to end at and measure; None: the last
+    points: Sequence[int] = ()  # updates to measure as well; each leaves a result-NNNNNNN.json
+    warmup: Path | None = None  # where its end is left for, or taken from, other strategies' runs
+    listen: Listen | None = None  # hears every event that is logged
+    go_on: str = ""  # what a user does to go on after an interruption, for error messages
     _held: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if not self.go_on:
-            self.go_on = "nothing was kept, as no --out was given"
-            if self.run is not None:
-                self.go_on = f"go on with derts train --resume {self.run.path}"
+        kept = "" if self.run is None else f"go on with derts train --resume {self.run.path}"
+        self.go_on = self.go_on or kept or "nothing was kept, as no --out was given"
         if self.trainer.group.leads:
             self.trainer.log = self._log
             if self.run is not None:

@@ -27,8 +27,7 @@ SCATTERED = {"cpu": 2.0, "cuda": 1.1}  # memory held over memory in use: 1.6 to 
 def needed_memory(config: TrainConfig, shape: tuple[int, ...], device: str = "cpu") -> float:
     """About how many bytes a run on images of a shape (height, width, channels) will hold.
 
-    0 where nothing is known about the backbone. Images themselves are not counted: they lie on
-    the disk, or are streamed.
+    0 where nothing is known about the backbone. Images lie on the disk, or are streamed.
 
     >>> f"{needed_memory(TrainConfig(), (84, 84, 3)) / GIB:.0f} GiB"
     '44 GiB'
@@ -77,10 +76,8 @@ def check_memory(
     share = replace(config, meta_batch=-(-config.meta_batch // processes))
     if (needed := needed_memory(share, shape, device.type)) <= free:
         return
-    fits = settings_that_fit(share, shape, device.type, free)
-    if fits is None:
-        fix = "free some, or prepare smaller images with derts data prepare --size"
-    else:
+    fix = "free some, or prepare smaller images with derts data prepare --size"
+    if (fits := settings_that_fit(share, shape, device.type, free)) is not None:
         changed = {
             "--meta-batch": (fits.meta_batch * processes, share.meta_batch * processes),
             "--model.width": (fits.model.width, config.model.width),
@@ -88,10 +85,8 @@ def check_memory(
         }
         words = [f"{name} {new}" for name, (new, old) in changed.items() if new != old]
         fix = f"try {' '.join(words)}" + (", or --preset laptop" if device.type == "cpu" else "")
-    raise DertsError(
-        f"training needs about {needed / GIB:,.1f} GiB of memory on {device}, and "
-        f"{free / GIB:,.1f} are free: {fix}"
-    )
+    cause = f"training needs about {needed / GIB:,.1f} GiB of memory on {device}"
+    raise DertsError(f"{cause}, and {free / GIB:,.1f} are free: {fix}")
 
 
 def settings_that_fit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -78,26 +79,21 @@ def updates_at_random(rounds: Sequence[Event], until: int) -> tuple[int, int]:
 
 
 def parts(rounds: Sequence[Event]) -> dict[str, dict[str, float]]:
-    """In which share of the rounds each part of the method acted, from the rounds' `parts`.
+    """In which share of the rounds each part of the method acted, with the means of its numbers.
 
-    A part with numbers acted where one of them is not 0, and their means are told; of a part that
-    names how it was done, the share of each name.
+    A part with numbers acted where one is not 0; of one that names how, the share of each name.
     """
     told = [event["parts"] for event in rounds if isinstance(event.get("parts"), dict)]
     found: dict[str, dict[str, float]] = {}
     for name in dict.fromkeys(name for one in told for name in one):
         values = [one.get(name) for one in told]
-        words = [value for value in values if isinstance(value, str)]
         tables = [value for value in values if isinstance(value, dict)]
-        if words:
-            shares = {word: words.count(word) for word in dict.fromkeys(words)}
-        else:
-            shares = {"rounds": sum(map(_acted, values))}
-        found[name] = {word: round(count / len(told), 4) for word, count in shares.items()}
-        for key in dict.fromkeys(key for table in tables for key in table):
-            mean = _mean(table.get(key) for table in tables)
-            if mean is not None:
-                found[name][key] = mean
+        counts = Counter(value for value in values if isinstance(value, str))
+        counts = counts or Counter(rounds=sum(map(_acted, values)))
+        keys = dict.fromkeys(key for one in tables for key in one)
+        means = {key: _mean(one.get(key) for one in tables) for key in keys}
+        found[name] = {word: round(count / len(told), 4) for word, count in counts.items()}
+        found[name] |= {key: mean for key, mean in means.items() if mean is not None}
     return found
 
 

@@ -17,12 +17,7 @@ from derts.errors import DertsError, InterruptedRunError, say
 from derts.files import locked
 from derts.hardware import choose_device
 from derts.progress import Advance, progress, unheard
-from derts.training.checkpoint import (
-    State,
-    checkpoint_files,
-    judged_weights,
-    newest_checkpoint,
-)
+from derts.training.checkpoint import State, checkpoint_files, judged_weights, newest_checkpoint
 from derts.training.drawing import draw_tasks, evaluation_tasks, training_sampler
 from derts.training.driver import Driver, Listen
 from derts.training.memory import check_memory
@@ -45,23 +40,22 @@ def train(
     """Train by a config, evaluate on its test split, and return the result.
 
     `out` is the run folder to write (None: keep nothing); `listen` hears every event that is
-    logged. The result is what result.json holds: config, code version, machine, accuracy with its
-    interval and per task, seconds per phase, which parts of the method acted.
+    logged. The result is what result.json holds.
     """
     config = config.resolved()
     with joined(choose_device(config.hardware)) as group, ExitStack() as stack:
         trainer = checked_trainer(config, tables, group, quiet)
-        if out is None:
-            return _to_the_end(Driver(trainer, listen=listen), quiet)
-        folder = Path(out)
+        run = None if out is None else Run(Path(out), config)
 
         def begin() -> None:
-            Run.check_free(folder, overwrite)
-            stack.enter_context(locked(folder))
-            Run.create(folder, config, overwrite).keep_backbone(trainer.learner)
+            if run is not None:
+                Run.check_free(run.path, overwrite)
+                stack.enter_context(locked(run.path))
+                run.clear()
+                run.keep_backbone(trainer.learner)
 
         group.first(begin)
-        return _to_the_end(Driver(trainer, Run(folder, config), listen=listen), quiet)
+        return _to_the_end(Driver(trainer, run, listen=listen), quiet)
 
 
 def resume(
@@ -84,34 +78,32 @@ def resume(
     run = Run.open(path)
     if tables is None:
         tables = open_data(data_of(run, data, data_changed))
-    if updates is not None and updates < run.config.updates:
-        fix = f"a run can be extended, not shortened: give more than {run.config.updates}"
+    before = run.config.updates
+    if updates is not None and updates < before:
+        fix = f"a run can be extended, not shortened: give more than {before}"
         raise DertsError(f"--updates is {updates}: {fix}")
-    before, config = run.config.updates, replace(run.config, updates=updates or run.config.updates)
-    run = Run(run.path, config)
-    with joined(choose_device(run.config.hardware)) as group, ExitStack() as stack:
+    config = run.config = replace(run.config, updates=updates or before)
+    with joined(choose_device(config.hardware)) as group, ExitStack() as stack:
         group.first(lambda: stack.enter_context(locked(run.path)))
-        trainer = checked_trainer(run.config, tables, group, quiet)
+        trainer = checked_trainer(config, tables, group, quiet)
         state = _load_newest(trainer, run)
-        if trainer.update == run.config.updates and (run.path / "result.json").exists():
-            raise DertsError(
-                f"{path} is finished, its result is in {run.path / 'result.json'}: give more "
-                "--updates to go on with it"
-            )
+        result = run.path / "result.json"
+        if trainer.update == config.updates and result.exists():
+            fix = "give more --updates to go on with it"
+            raise DertsError(f"{path} is finished, its result is in {result}: {fix}")
         group.first(lambda: run.rewind(state))
         list(run.events())  # one that is damaged would spoil the result, after all the work
+        at = f"update {trainer.update + 1}"
         if config.updates != before and group.leads:
-            rate = f"{trainer.learning_rate():.2g}"
             text = (
                 f"{config.updates} updates instead of {before}: the learning rate follows the "
-                f"cosine of the new length, {rate} at update {trainer.update + 1}"
+                f"cosine of the new length, {trainer.learning_rate():.2g} at {at}"
             )
             say(text)
             run.extend(before)
             run.log({"event": "note", "text": text})
         if data_changed and run.data_changed() and group.leads:
-            changed = f"the data was prepared anew before update {trainer.update + 1}"
-            run.log({"event": "note", "text": changed})
+            run.log({"event": "note", "text": f"the data was prepared anew before {at}"})
         return _to_the_end(Driver(trainer, run, listen=listen), quiet)
 
 
@@ -136,8 +128,7 @@ def train_in(
 ) -> Result | None:
     """Begin a run in a folder of ours, or go on with the one there; as `Driver` otherwise.
 
-    What is in the folder without a checkpoint is cleared. Of a finished run the newest checkpoint
-    alone is kept. The folder is locked meanwhile.
+    Without a checkpoint it is cleared. Of a finished run the newest one alone is kept.
     """
     with locked(folder):
         trainer = checked_trainer(config, tables)
@@ -182,8 +173,8 @@ def checked_trainer(
     check_memory(config, tables, group.device or choose_device(config.hardware), group.size)
     shown = partial(progress, quiet=quiet or not group.leads)
     trainer = Trainer(config, tables, group=group, progress=shown)
-    splits = [trainer.config.evaluation.split, *(["val"] if trainer.config.validate_every else [])]
-    for split in splits:
+    validated = ["val"] if trainer.config.validate_every else []
+    for split in (trainer.config.evaluation.split, *validated):
         evaluation_tasks(trainer.config, trainer.split(split))
     return trainer
 
@@ -192,11 +183,9 @@ def _to_the_end(driver: Driver, quiet: bool) -> Result:
     """Train and evaluate until a signal; the leading process alone shows progress."""
     trainer, group = driver.trainer, driver.trainer.group
     total, quiet = trainer.config.updates, quiet or not group.leads
+    shown = progress("training", total, "updates", quiet=quiet)
     try:
-        with (
-            stop_requests(0.0 if group.alone else PASSED_ON) as stopping,
-            progress("training", total, "updates", quiet=quiet) as advance,
-        ):
+        with stop_requests(0.0 if group.alone else PASSED_ON) as stopping, shown as advance:
             result = driver.drive(advance, stopping)
     except KeyboardInterrupt:
         where = f"in the middle of update {trainer.update + 1}"
@@ -220,21 +209,19 @@ def _load_newest(trainer: Trainer, run: Run) -> State:
         trainer.learner.load_state_dict(judged_weights(state))  # these must fit too
         trainer.load_state_dict(state)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-        shape = "×".join(map(str, trainer.item_shape))
-        raise DertsError(
-            f"{path} does not fit this config and data (images {shape}): use those it was "
-            f"trained with ({str(error).splitlines()[-1].strip()})"
-        ) from None
+        what = f"this config and data (images {'×'.join(map(str, trainer.item_shape))})"
+        fix = f"use those it was trained with ({str(error).splitlines()[-1].strip()})"
+        raise DertsError(f"{path} does not fit {what}: {fix}") from None
     return state
 
 
 @contextmanager
 def stop_requests(apart: float = 0.0) -> Iterator[Callable[[], bool]]:
-    """Inside the block a first Ctrl-C or SIGTERM is only noted; a second one interrupts at once.
+    """Notes a first Ctrl-C or SIGTERM, which the function it yields tells; a second interrupts.
 
     What comes within `apart` seconds of the first is the same request, as when a terminal and a
-    launcher both pass it on. Yields a function that says whether one was noted. Outside the main
-    thread, where signals cannot be caught, nothing changes.
+    launcher both pass it on. Outside the main thread, where signals cannot be caught, nothing
+    changes.
     """
     noted: list[float] = []
 

@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -28,20 +27,17 @@ BACKBONE = "backbone.safetensors"
 CHANGED = "The data was prepared anew since: it is not what the run was trained on."
 Event = dict[str, Any]
 NOISE = {"pool", "dropped", "kept"}
-READ: dict[str, tuple[tuple[str, ...], str | None]] = {
-    "validation": (("accuracy",), None),
-    "update": ((), "seconds"),
-    "round": (("round", "pool", "looks_noisy"), "noise"),
-}
-"""The numbers that are read from each kind of event, and its table of numbers."""
+READ = {"validation": ("accuracy",), "round": ("round", "pool", "looks_noisy")}
+"""The numbers that are read from kinds of events."""
+TABLES = {"update": "seconds", "round": "noise"}
+"""Their tables of numbers."""
 
 
 class Run:
     """One run's folder. `Run.create` starts a new one, `Run.open` reads an existing one."""
 
     def __init__(self, path: Path, config: TrainConfig) -> None:
-        self.path = path
-        self.config = config
+        self.path, self.config = path, config
 
     @staticmethod
     def create(path: Path, config: TrainConfig, overwrite: bool = False) -> Run:
@@ -76,61 +72,56 @@ class Run:
         A store is known by its fingerprint. Built-in data, and that of a run which is older than
         the record of it, is as the config names it.
         """
-        named, about = self.config.data, self._data_record()
-        if about is None:
+        here, named = self.path.resolve(), self.config.data
+
+        def likely(beside: str) -> Iterator[Path | str]:
+            yield from (named, here / beside)
+            yield from (one / Path(named).name for one in here.parents[:4])
+            for one in here.parents[:2]:
+                yield from (file.parent for file in one.glob("*/store.json"))
+
+        known = self._data_record()
+        if known is None:
             return named
-        known, beside = about["fingerprint"], str(about.get("from_here", ""))
-        here = self.path.resolve()
-        likely: list[Path | str] = [
-            named,
-            here / beside,
-            *(one / Path(named).name for one in here.parents[:4]),
-        ]
-        near = (file.parent for one in here.parents[:2] for file in one.glob("*/store.json"))
-        return next((str(one) for one in chain(likely, near) if _is_store(one, known)), None)
+        return next((str(one) for one in likely(known[1]) if _is_store(one, known[0])), None)
 
     def has_data(self, path: str) -> bool:
         """Whether a store is the one that the run was trained on, as far as that is known."""
-        about = self._data_record()
-        return about is None or _is_store(path, about["fingerprint"])
+        known = self._data_record()
+        return known is None or _is_store(path, known[0])
 
-    def _data_record(self) -> dict[str, Any] | None:
+    def _data_record(self) -> tuple[object, str] | None:
+        """Fingerprint of the data, and where it lay to the run."""
         path = self.path / "data.json"
         try:
-            about: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
-            about["fingerprint"], about.get("from_here")
+            about = parse_json(path.read_text(encoding="utf-8"))
+            return about["fingerprint"], str(about.get("from_here", ""))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DertsError(f"{path} is damaged ({error}): remove it") from None
-        return about
 
     def data(self, other: str | None = None, changed: bool = False) -> str:
-        """The data to open: `other` if that is named, else the run's own if it is as it was.
-
-        With `changed` it may have been prepared anew since.
-        """
-        found = other or self.found_data()
+        """The data to open: `other`, or the run's own if it is as it was or may have `changed`."""
+        if other:
+            return other
+        found, named = self.found_data(), self.config.data
+        another = found != named and data_fingerprint(named) is not None
         if found is not None:
-            if not other and found != self.config.data and data_fingerprint(self.config.data):
+            if another:
                 say(f"the data of {self.path} is taken from {found}, which has its fingerprint")
             return found
-        named = f"{self.config.data}, which {self.path} was trained on,"
-        if data_fingerprint(self.config.data) is None:
-            raise DertsError(f"{named} is not there any more: say with --data where it is now")
+        cause = f"{named}, which {self.path} was trained on,"
+        if not another:
+            raise DertsError(f"{cause} is not there any more: say with --data where it is now")
         if not changed:
-            raise DertsError(
-                f"{named} was prepared again since: train again, name the old store with --data, "
-                "or go on knowingly with --data-changed"
-            )
-        return self.config.data
+            fix = "name the old store with --data, or go on knowingly with --data-changed"
+            raise DertsError(f"{cause} was prepared again since: train again, {fix}")
+        return named
 
     @staticmethod
     def check_free(path: Path, overwrite: bool = False) -> None:
-        """Refuse a folder that holds anything but, with `overwrite`, an older run.
-
-        What a process that was killed before it began left there does not count.
-        """
+        """Refuse a folder with anything in it but leftovers and, with `overwrite`, an older run."""
         found = {*path.glob("*")} if path.is_dir() else {path} if path.exists() else set()
         is_run = (path / "config.toml").exists()
         if found - {path / LOCK, *path.glob(".*.tmp")} and not (overwrite and is_run):
@@ -142,9 +133,8 @@ class Run:
         """An existing run, or a DertsError that says what is not there."""
         path = Path(path)
         if not (path / "config.toml").is_file():
-            raise DertsError(
-                f"{path} is not a run folder (no config.toml): give a folder that derts train wrote"
-            )
+            fix = "give a folder that derts train wrote"
+            raise DertsError(f"{path} is not a run folder (no config.toml): {fix}")
         config = read_config(path / "config.toml")
         if (path / BACKBONE).is_file():  # the file that it was may be gone
             config = replace(config, model=replace(config.model, weights=str(path / BACKBONE)))
@@ -190,14 +180,12 @@ class Run:
 
     def rewind(self, state: Mapping[str, Any]) -> None:
         """Cut events.jsonl to its length in a checkpoint ({}: to nothing), and clear leftovers."""
+        log = self.path / "events.jsonl"
         logs = state.get("logs") if state else {"events.jsonl": 0}
         length = logs.get("events.jsonl") if isinstance(logs, Mapping) else None
         if not isinstance(length, int) or length < 0:
-            raise DertsError(
-                f"the newest checkpoint of {self.path} does not say how long its logs are: remove "
-                "it to go on from the one before"
-            )
-        log = self.path / "events.jsonl"
+            cause = f"the newest checkpoint of {self.path} does not say how long its logs are"
+            raise DertsError(f"{cause}: remove it to go on from the one before")
         if log.exists() and length < log.stat().st_size:
             os.truncate(log, length)
         for leftover in (*self.path.glob(".*.tmp"), *self.path.glob("*/.*.tmp")):
@@ -220,12 +208,12 @@ class Run:
         path = self.path / "result.json"
         try:
             found = parse_json(path.read_text(encoding="utf-8"))
+            if not _is_result(found):
+                raise ValueError("it holds no result")
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
             raise DertsError(f"{path} is damaged ({error}): remove it and resume") from None
-        if not _is_result(found):
-            raise DertsError(f"{path} holds no result: remove it and resume the run")
         return found
 
     def write_result(self, result: Event, name: str = "result.json") -> Path:
@@ -247,8 +235,8 @@ def is_event(event: object) -> bool:
         return isinstance(event.get("text"), str)
     if not isinstance(kind, str) or not isinstance(event.get("update"), int):
         return False
-    names, inner = READ.get(kind, ((), None))
-    table = event.get(inner) if inner else {}
+    names = READ.get(kind, ())
+    table = event.get(TABLES[kind]) if kind in TABLES else {}
     if not isinstance(table, dict) or not isinstance(event.get("parts", {}), dict):
         return False
     told = [name for name in ("update", "loss", "accuracy") if name in event]
@@ -256,7 +244,7 @@ def is_event(event: object) -> bool:
     if kind == "round":
         values = [value for value in values if value is not None]
         whole = table.keys() >= NOISE and all(name in event for name in names)
-        return whole and all(map(is_number, values)) and event["pool"] > 0
+        return whole and all(map(is_number, values)) and (event["pool"] or 0) > 0
     return all(map(is_number, values))
 
 

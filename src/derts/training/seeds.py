@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from derts.config import TrainConfig
 from derts.errors import DertsError, InterruptedRunError
@@ -17,9 +18,8 @@ from derts.training.step import placed_tables
 def seed_folders(out: Path) -> list[Path]:
     """The runs that `begin_seeds` left in a folder, by seed."""
     found = [file.parent for file in out.glob("seed-*/config.toml")]
-    return sorted(
-        (one for one in found if one.name[5:].isdecimal()), key=lambda one: int(one.name[5:])
-    )
+    numbered = [one for one in found if one.name[5:].isdecimal()]
+    return sorted(numbered, key=lambda one: int(one.name[5:]))
 
 
 def begin_seeds(
@@ -59,22 +59,13 @@ def train_seeds(
         result = run.result()
         if result is None or result["updates"] < (updates or run.config.updates):
             tables = placed_tables(data_of(run, data, data_changed), run.config.hardware)
-            hears = listen(folder)
+            heard: dict[str, Any] = {"tables": tables, "quiet": quiet, "listen": listen(folder)}
             try:
                 if checkpoint_files(folder / "checkpoints"):
-                    result = resume(
-                        folder,
-                        tables=tables,
-                        quiet=quiet,
-                        listen=hears,
-                        data_changed=data_changed,
-                        updates=updates,
-                    )
+                    result = resume(folder, data_changed=data_changed, updates=updates, **heard)
                 else:
                     config = replace(run.config, updates=updates or run.config.updates)
-                    result = train(
-                        config, folder, tables=tables, overwrite=True, quiet=quiet, listen=hears
-                    )
+                    result = train(config, folder, overwrite=True, **heard)
             except (DertsError, KeyboardInterrupt) as error:
                 stopped = isinstance(error, InterruptedRunError | KeyboardInterrupt)
                 kind = InterruptedRunError if stopped else DertsError

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from derts.config import HardwareConfig, TrainConfig
 from derts.data import open_data
@@ -40,16 +41,11 @@ def place_learner(learner: Learner[Any], config: TrainConfig, device: torch.devi
     learner.embedding = embedding
 
 
-def place_table(
-    images: Table, device: torch.device, hardware: HardwareConfig | None = None
-) -> Table:
-    """Images on a GPU where they fit into the memory for them, else streamed to the device.
-
-    The memory is what the config says, or half of what is free.
-    """
+def place_table(images: Table, device: torch.device, hardware: HardwareConfig) -> Table:
+    """Images on a GPU where they fit into the given memory, or half of the free; else streamed."""
     if images.device.type == "cuda":
         return images
-    limit = (hardware.image_memory_gib if hardware else 0.0) * 2**30
+    limit = hardware.image_memory_gib * 2**30
     if device.type == "cuda":
         limit = limit or torch.cuda.mem_get_info(device)[0] // 2
         if images.items.nbytes < limit:
@@ -69,10 +65,9 @@ def placed_tables(data: str, hardware: HardwareConfig) -> Mapping[str, Table]:
 
 
 class AdamW(torch.optim.AdamW):
-    """torch's, without the import of torch.compile's machinery that its first call would wait for.
+    """torch's, without an import that its first call would wait for: torch.compile's machinery.
 
-    That import takes as long as torch's own. Where torch wraps these methods no more, nothing
-    changes.
+    Where torch wraps these methods no more, nothing changes.
     """
 
     add_param_group = inspect.unwrap(torch.optim.AdamW.add_param_group)
@@ -107,15 +102,10 @@ class Updater:
         )
         self.guard = GuardedStep(learner, self.optimiser)
 
-    def run(
-        self, pool: TaskPool, weigh: Weigh, learning_rate: float
-    ) -> tuple[Outcome, torch.Tensor]:
-        """Outcome of the update; its mean loss, mean accuracy and gradient norm as a tensor [3].
-
-        `weigh` gets the losses [T] of all tasks.
-        """
+    def run(self, pool: TaskPool, weigh: Weigh, learning_rate: float) -> tuple[Outcome, Tensor]:
+        """Outcome of the update; its mean loss, mean accuracy and gradient norm as a tensor [3]."""
         (group,) = self.optimiser.param_groups
-        if isinstance(group["lr"], torch.Tensor):
+        if isinstance(group["lr"], Tensor):
             group["lr"].fill_(learning_rate)
         else:
             group["lr"] = learning_rate
@@ -142,13 +132,13 @@ class Updater:
             # where every process has all tasks, each has all their statistics too
             set_total(learner.backbone, group.total if group.shares(count) else None)
 
-        def weigh_mine(mine: torch.Tensor) -> torch.Tensor:
+        def weigh_mine(mine: Tensor) -> Tensor:
             weights = weigh(group.gather(mine, count))
             return share * (torch.ones_like(mine) if weights is None else weights[part].to(mine))
 
         outcome = learner.outer_loss(self.images, pool[part], weigh_mine)
         outcome.loss.backward()
-        group.sum_gradients(learner.parameters())
+        group.sum_tensors([x.grad for x in learner.parameters() if x.grad is not None])
         if learner.per_task_statistics:
             # running statistics move by the mean over tasks: that of where each process put them
             buffers = [value for value in learner.buffers() if value.is_floating_point()]
@@ -158,7 +148,7 @@ class Updater:
         losses = group.gather(outcome.losses, count)
         return Outcome(outcome.loss.detach(), losses, group.gather(outcome.accuracies, count))
 
-    def finish(self, losses: torch.Tensor, accuracies: torch.Tensor) -> torch.Tensor:
+    def finish(self, losses: Tensor, accuracies: Tensor) -> Tensor:
         """Clip the gradients and step; mean loss, mean accuracy and gradient norm, as [3]."""
         limit = self.config.optimiser.clip or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.learner.parameters(), limit)
@@ -180,7 +170,6 @@ class Updater:
 class CapturedUpdate:
     """An updater's work on meta-batches of one shape, as two CUDA graphs that are replayed.
 
-    The kernels are those of the plain way, but the GPU does not wait for Python to launch them.
     Between the graphs a strategy may weigh the tasks by their losses. The optimiser must have made
     a step before. Loading another state into model or optimiser calls for a new capture.
     """
@@ -228,7 +217,7 @@ class CapturedUpdate:
             and (pool.augmentation is None) == (self.pool.augmentation is None)
         )
 
-    def run(self, pool: TaskPool, weigh: Weigh) -> tuple[Outcome, torch.Tensor]:
+    def run(self, pool: TaskPool, weigh: Weigh) -> tuple[Outcome, Tensor]:
         """The update on the tasks of `pool`, as `Updater.run` gives it."""
         names = ["support_labels", "query_labels"]
         if self.pool.augmentation is not None:
@@ -250,7 +239,7 @@ class CapturedUpdate:
         return outcome, self.numbers.clone()
 
 
-def _pinned(values: torch.Tensor) -> torch.Tensor:
+def _pinned(values: Tensor) -> Tensor:
     return values.pin_memory() if values.device.type == "cpu" else values
 
 

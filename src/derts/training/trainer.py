@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,7 +21,6 @@ from derts.models import FeatureBackbone, FineTuned
 from derts.progress import Advance, Progress, silent, unheard
 from derts.selection import build_strategy
 from derts.selection.strategy import Context
-from derts.tasks.pool import TaskPool
 from derts.training.bad_numbers import IN_A_ROW, Window, usable_losses
 from derts.training.checkpoint import weights_of
 from derts.training.drawing import TaskDrawer, evaluation_tasks, training_images
@@ -35,7 +35,8 @@ Tables = Mapping[str, Table]
 class Trainer:
     """Trains one learner on one table; `state_dict` holds all that is needed to go on.
 
-    `best` has the weights to be judged by, if not the last, and their update.
+    `best` has the weights to be judged by, if not the last, and their update; `split(name)` is a
+    part of the data, embedded where the backbone is frozen.
 
     >>> from derts.config import *
     >>> from derts.data import glyphs
@@ -58,7 +59,12 @@ class Trainer:
         self.config = config = config.resolved()
         self.group, self.tables, self.log = group or Group(), tables, log
         self.device = self.group.device or choose_device(config.hardware)
-        self._progress, self._splits = progress, dict[str, Table]()
+        self._progress = progress
+        self.split = cache(lambda name: self._embedded(self._raw(name)))
+        self._placed = cache(
+            lambda name: place_table(self.split(name), self.device, self.config.hardware)
+        )
+        self._test_tasks = cache(lambda name: evaluation_tasks(self.config, self._placed(name)))
         images = training_images(self._raw("train"), config.tasks)
         way, self.item_shape = config.tasks.way, images.item_shape
         self.learner = build_learner(
@@ -78,19 +84,18 @@ class Trainer:
             config = replace(config, hardware=replace(config.hardware, compile=False))
         place_learner(self.learner, config, self.device)
         self.updater = Updater(self.learner, self.images, config, self.group)
+        self.optimiser = self.updater.optimiser
         self.strategy = build_strategy(config.strategy)
         self.clock = Clock(self.device)
         self.update = self.tasks_trained = 0
         self.best: dict[str, Any] | None = None
         self.window = Window()
         self._acting: list[str] = []
-        self._placed: dict[str, Table] = {}
-        self._evaluation_tasks: dict[str, TaskPool] = {}
         by_validation = "val" in tables and config.strategy.name == "ats"
         self.context = Context(
             self.learner, self.images, self.draw, config.meta_batch,
             seed=config.seed, clock=self.clock, log=self._hear, group=self.group,
-            validation_images=self._place("val") if by_validation else tables.get("val"),
+            validation_images=self._placed("val") if by_validation else tables.get("val"),
             draw_validation=self.drawer.draw_validation,
         )  # fmt: skip
         self.looks: LabelLooks | None = None
@@ -100,22 +105,11 @@ class Trainer:
             self.looks = None if self._obstacle else LabelLooks(self)
         self.strategy.check(self.context)
 
-    @property
-    def optimiser(self) -> torch.optim.Optimizer:
-        """The outer loop's optimiser."""
-        return self.updater.optimiser
-
-    def split(self, name: str) -> Table:
-        """A split of the data by name, embedded where the backbone is frozen."""
-        if name not in self._splits:
-            self._splits[name] = self._embedded(self._raw(name))
-        return self._splits[name]
-
     def _raw(self, name: str) -> Table:
-        if name not in self.tables:
-            known = ", ".join(self.tables)
-            raise DertsError(f"the data has no split {name!r}, only {known}: prepare one")
-        return self.tables[name]
+        if name in self.tables:
+            return self.tables[name]
+        known = ", ".join(self.tables)
+        raise DertsError(f"the data has no split {name!r}, only {known}: prepare one")
 
     def learning_rate(self) -> float:
         """The learning rate of the next update: it falls to zero by a cosine."""
@@ -128,10 +122,7 @@ class Trainer:
         advance: Advance = unheard,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Train up to an update (default: the last) or until `stopping` says so.
-
-        Where `stopping` ends it, the event under way stays open and is part of `state_dict`.
-        """
+        """Train up to an update (default: the last), or until `stopping` says so."""
         until = self.config.updates if until is None else min(until, self.config.updates)
         self.learner.train()
         if self._obstacle and not self.update:
@@ -177,13 +168,8 @@ class Trainer:
     def evaluate(self, split: str) -> Evaluation:
         """Accuracy on the fixed tasks of a split."""
         with self.clock.phase("evaluation"):
-            images = self._place(split)
-            if split not in self._evaluation_tasks:
-                self._evaluation_tasks[split] = evaluation_tasks(self.config, images)
-            pool = self._evaluation_tasks[split]
+            images, pool = self._placed(split), self._test_tasks(split)
             mine = evaluate(self.learner, images, pool[self.group.part(len(pool))])
-            if self.group.alone:
-                return mine
             accuracies = torch.tensor(mine.accuracies, dtype=torch.float64)
             return Evaluation(tuple(self.group.gather(accuracies, len(pool)).tolist()), mine.split)
 
@@ -194,10 +180,7 @@ class Trainer:
         return every > 0 and (self.update % every == 0 or at_end)
 
     def validate(self) -> Evaluation:
-        """Accuracy on validation classes; the best weights are kept if the run is judged by them.
-
-        Not those of the warm-up, when the strategy has done nothing yet.
-        """
+        """Accuracy on validation classes; keeps the best weights since the warm-up, if asked."""
         found, config = self.evaluate("val"), self.config
         begun = self.update > config.strategy.warmup or self.update == config.updates
         better = self.best is None or found.mean > self.best["accuracy"]
@@ -246,12 +229,6 @@ class Trainer:
         self.best = None if best is None else {name: best[name] for name in names}
         self.window.load_state_dict(state, self.device)
 
-    def _place(self, split: str) -> Table:
-        """A split's images where the learner is, sent there once."""
-        if split not in self._placed:
-            self._placed[split] = place_table(self.split(split), self.device, self.config.hardware)
-        return self._placed[split]
-
     def _embedded(self, table: Table) -> Table:
         """A table as it is, or its images as features where the backbone is frozen."""
         pretrained = self.learner.embedding.pretrained
@@ -268,11 +245,11 @@ class Trainer:
 
     def _prefetch(self) -> None:
         """Let images that are streamed be fetched for the next update while this one computes."""
-        if isinstance(self.images, StreamedTable) and self.update + 1 < self.config.updates:
-            following = self.strategy.ahead(self.context)
-            if following is not None:
-                mine = following[self.group.part(len(following))]
-                self.images.prefetch(torch.cat((mine.support, mine.query), 1))
+        if not isinstance(self.images, StreamedTable) or self.update + 1 >= self.config.updates:
+            return
+        if (following := self.strategy.ahead(self.context)) is not None:
+            mine = following[self.group.part(len(following))]
+            self.images.prefetch(torch.cat((mine.support, mine.query), 1))
 
     def _must_stop(self, stopping: Callable[[], bool]) -> bool:
         """Several processes stop at the same update, and ask each other only now and then."""

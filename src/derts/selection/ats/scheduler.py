@@ -1,7 +1,6 @@
 """What ATS knows of a task, the small network that scores tasks by it, and sampling by scores.
 
-Of a task it knows its loss, and whether its support and query gradients agree. All tasks are looked
-at together, without touching the learner.
+All tasks are looked at together, without touching the learner.
 """
 
 from __future__ import annotations
@@ -21,25 +20,20 @@ from derts.learners.anil import ANIL
 from derts.learners.base import query_losses
 from derts.learners.embedding import Named, TaskFeatures, evaluation_mode, task_features
 from derts.learners.maml import MAML, AdaptedNetwork
-from derts.tasks.pool import TaskPool
-from derts.tasks.randomness import generator
+from derts.tasks import TaskPool, generator
 
 Layers = list[Tensor]
+OuterLoss = Callable[[Tensor], Tensor]  # of the tasks at some indices: their mean, with a graph
 LARGE = 1e4
 STEPS_OF_PROGRESS = 100
 
 
 class TaskSignals(NamedTuple):
-    """The signals of T tasks, for the L tensors that the inner loop adapts.
+    """The signals of T tasks, for the L tensors that the inner loop adapts."""
 
-    losses   [T]     query loss after adaptation
-    cosines  [T, L]  between the support gradient before and the query gradient after adaptation
-    norms    [T, L]  of the query gradient
-    """
-
-    losses: Tensor
-    cosines: Tensor
-    norms: Tensor
+    losses: Tensor  # [T]: query loss after adaptation
+    cosines: Tensor  # [T, L]: of the support gradient before and the query gradient after it
+    norms: Tensor  # [T, L]: of the query gradient
 
     def finite_on(self, device: torch.device) -> TaskSignals:
         """The same on a device; what overflowed is large, or nothing where it has no value."""
@@ -47,40 +41,22 @@ class TaskSignals(NamedTuple):
         return TaskSignals(*(values.nan_to_num(0.0, LARGE, -LARGE) for values in on_device))
 
 
-class ObservedTasks(NamedTuple):
-    """Tasks whose signals are known; `loss(which)` is the mean outer loss of some, with a graph.
-
-    With pool and indices on a GPU, neither it nor pool[which] makes the program wait.
-    """
-
-    pool: TaskPool
-    signals: TaskSignals
-    loss: Callable[[Tensor], Tensor]
-
-
 def observe_tasks(
-    learner: ANIL | MAML,
-    images: Table,
-    pool: TaskPool,
-    named: Named,
-    group: Group,
+    learner: ANIL | MAML, images: Table, pool: TaskPool, named: Named, group: Group,
     device: torch.device,
-) -> ObservedTasks:
+) -> tuple[TaskSignals, OuterLoss]:  # fmt: skip
     """Signals on a device, and losses for later; call within `evaluation_mode`, with a graph.
 
     ANIL alone embeds every different image, `named`, once: whichever tasks' loss is asked for, the
-    forward pass has been made.
+    forward pass has been made. With indices on a GPU the loss makes no program wait.
     """
     if isinstance(learner, MAML) or not group.alone:
         mine = task_signals(learner, images, pool[group.part(len(pool))]).finite_on(device)
         signals = TaskSignals(*(group.gather(values, len(pool)) for values in mine))
-        here = pool.to(device)
-        return ObservedTasks(
-            here, signals, lambda which: learner.outer_loss(images, here[which]).loss
-        )
+        there = pool.to(device)
+        return signals, lambda which: learner.outer_loss(images, there[which]).loss
     features = learner.features(images.gather(named[0])[None])[0]
-    places = send(named[1], learner.device)
-    here = pool.to(learner.device)
+    places, here = send(named[1], learner.device), pool.to(learner.device)
     shots = pool.support.shape[1]
 
     def loss(which: Tensor) -> Tensor:
@@ -91,15 +67,11 @@ def observe_tasks(
     with torch.no_grad():
         support, query = features[places].tensor_split([shots], 1)
         signals = _signals(learner, TaskFeatures(here, support, query))
-    return ObservedTasks(here, signals.finite_on(device), loss)
+    return signals.finite_on(device), loss
 
 
 def task_signals(learner: ANIL | MAML, images: Table, pool: TaskPool) -> TaskSignals:
-    """Losses, cosines and norms of every task, without touching the learner.
-
-    ANIL's inner loop adapts the head, so its layers are the head's weight and bias, whose
-    gradients are written out; MAML's are all parameters, through torch.func.
-    """
+    """Losses, cosines and norms of every task: of ANIL's head, or of all parameters of MAML."""
     with evaluation_mode(learner):
         parts = [_signals(learner, part) for part in task_features(learner, images, pool)]
     return TaskSignals(*(torch.cat(values) for values in zip(*parts, strict=True)))
@@ -148,9 +120,8 @@ class Scheduler(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.progress = nn.Embedding(STEPS_OF_PROGRESS, 5)
-        self.readers = nn.ModuleList(
-            nn.LSTM(1, 10, bidirectional=True, batch_first=True) for _ in range(3)
-        )
+        readers = [nn.LSTM(1, 10, bidirectional=True, batch_first=True) for _ in range(3)]
+        self.readers = nn.ModuleList(readers)
         self.context = nn.Sequential(nn.Linear(65, 20), nn.Tanh(), nn.Linear(20, 10))
         self.score = nn.Sequential(nn.Linear(75, 20), nn.Tanh(), nn.Linear(20, 1))
 
@@ -162,7 +133,7 @@ class Scheduler(nn.Module):
             torch.default_generator.manual_seed(generator((seed, "scheduler")).initial_seed())
             return cls()
 
-    def forward(self, signals: TaskSignals, step: torch.Tensor) -> torch.Tensor:
+    def forward(self, signals: TaskSignals, step: Tensor) -> Tensor:
         """Signals of T tasks, step int64 [1] of the training's progress -> scores [T]."""
         sequences = (signals.losses[:, None], signals.cosines, signals.norms)
         read = [
@@ -172,23 +143,20 @@ class Scheduler(nn.Module):
         now = self.progress.weight.index_select(0, step).expand(len(signals.losses), -1)
         features = torch.cat((*read, now), 1)  # [T, 65]
         context = self.context(features).mean(0).expand(len(features), -1)
-        scores: torch.Tensor = self.score(torch.cat((features, context), 1))
+        scores: Tensor = self.score(torch.cat((features, context), 1))
         return scores.squeeze(1)
 
 
-def gumbel(rows: int, count: int, random: torch.Generator) -> torch.Tensor:
+def gumbel(rows: int, count: int, random: torch.Generator) -> Tensor:
     """[rows, count] random numbers: scores with one row added are largest by softmax's chances."""
     uniform = [torch.rand(count, generator=random).clamp_(min=1e-20) for _ in range(rows)]
     return -(-torch.stack(uniform).log()).log()
 
 
-def sample_in_order(
-    scores: torch.Tensor, count: int, noise: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def sample_in_order(scores: Tensor, count: int, noise: Tensor) -> tuple[Tensor, Tensor]:
     """`count` positions drawn one after the other without replacement, by softmax of scores [T].
 
-    Returns positions [count] and the log-probability of drawing them in that order. `noise` [T] is
-    a row of `gumbel`.
+    Also the log-probability of drawing them in that order. `noise` [T] is a row of `gumbel`.
     """
     order = (scores.detach() + noise).topk(count).indices
     turn = torch.arange(count, device=scores.device)

@@ -5,8 +5,7 @@ wherever its numbers stand beside theirs. Two slips of the code its authors rele
 repeated: the context is a mean over tasks, not over features, and validation tasks come from
 validation classes, not from training images.
 
-On a GPU all of it happens there: scores, reward and chosen tasks are never read, so that the
-program queues one update after the other and waits for none.
+On a GPU scores, reward and chosen tasks are never read, so that the program waits for none.
 """
 
 from __future__ import annotations
@@ -22,20 +21,18 @@ from derts.data.table import Table
 from derts.errors import DertsError
 from derts.evaluation import accuracies
 from derts.hardware import one_thread
-from derts.learners.anil import ANIL
+from derts.learners import ANIL, MAML
 from derts.learners.embedding import evaluation_mode, in_round_numbers, named_images
-from derts.learners.maml import MAML
 from derts.selection.ats.scheduler import (
     STEPS_OF_PROGRESS,
-    ObservedTasks,
+    OuterLoss,
     Scheduler,
     gumbel,
     observe_tasks,
     sample_in_order,
 )
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
-from derts.tasks.pool import TaskPool
-from derts.tasks.randomness import generator
+from derts.tasks import TaskPool, generator
 
 CANDIDATES = 5  # × the meta-batch
 LEAST_TEMPERATURE, COOLING = 0.1, 0.99
@@ -44,31 +41,22 @@ BASELINE_MOMENTUM = 0.9
 
 
 class DecisionInputs(NamedTuple):
-    """All that an update's decision depends on beside learner and scheduler.
-
-    Candidates, and clean tasks for the reward, each with their `named_images`; noise [2, T] for
-    trying and for choosing; step int64 [1] and temperature [1] are known last.
-    """
+    """All that an update's decision depends on beside learner and scheduler."""
 
     candidates: TaskPool
-    images: Tensor
+    images: Tensor  # this and the next: their `named_images`
     places: Tensor
-    rewarding: TaskPool
+    rewarding: TaskPool  # clean tasks for the reward
     reward_images: Tensor
     reward_places: Tensor
-    noise: Tensor
-    step: Tensor
-    temperature: Tensor
+    noise: Tensor  # [2, T]: for trying and for choosing
+    step: Tensor  # int64 [1]: this and the next are known last
+    temperature: Tensor  # [1]
 
     def tensors(self) -> list[Tensor]:
         """All of them, in one order."""
         pools = [*self.candidates.tensors().values(), *self.rewarding.tensors().values()]
         return [*pools, *(part for part in self if isinstance(part, Tensor))]
-
-    def copied_to(self, device: torch.device) -> DecisionInputs:
-        """The same on a device, in memory of its own."""
-        parts: Any = (part.to(device).clone() for part in self)
-        return DecisionInputs(*parts)
 
     def pinned_for(self, device: torch.device) -> DecisionInputs:
         """The same from where a GPU can fetch it in the background; for a CPU as it is."""
@@ -76,48 +64,45 @@ class DecisionInputs(NamedTuple):
         return DecisionInputs(*parts)
 
 
+Recorded = tuple[torch.cuda.CUDAGraph, DecisionInputs, Tensor]
+"""A decision, where it finds its inputs, and where it leaves the chosen positions."""
+
+
 class AdaptiveScheduler(Strategy):
     """Each update: score candidates, try a batch, learn from its reward, then pick the real one.
 
-    Several processes must come to the same choice to the bit: their schedulers stay on the CPU.
+    Several processes must choose the same to the bit: their schedulers stay on the CPU.
     """
 
     scheduler: Scheduler
     optimiser: torch.optim.Adam
+    device: torch.device  # of the scheduler
 
     def __init__(self, config: StrategyConfig) -> None:
         self.warmup = config.warmup
         self.baseline: Tensor | None = None
         self.steps = 0
         self._images_per_task = 0
-        self._recorded: tuple[torch.cuda.CUDAGraph, DecisionInputs, Tensor] | None = None
+        self._recorded: Recorded | None = None
         self._ahead: tuple[int, Future[DecisionInputs]] | None = None
         self._drawer = ThreadPoolExecutor(1, "derts-draw")
 
     def check(self, context: Context) -> None:
         learner = context.learner
         if not isinstance(learner, ANIL | MAML):
-            raise DertsError(
-                "ats compares gradients of support and query sets and needs a learner that adapts "
-                "by gradient steps: use --learner.name anil or maml, or another --strategy.name"
-            )
+            fix = "use --learner.name anil or maml, or another --strategy.name"
+            raise DertsError(f"ats needs a learner that adapts by gradient steps: {fix}")
         if context.validation_images is None:
             raise DertsError("ats needs validation classes: prepare the data with a val split")
         task = context.draw(1, "check", 0)
         self._images_per_task = task.support.shape[1] + task.query.shape[1]
         self.scheduler = Scheduler.from_seed(context.seed)
         on_gpu = context.group.alone and learner.device.type == "cuda"
-        if on_gpu:
-            self.scheduler.to(learner.device)
-        parameters = self.scheduler.parameters()
+        self.device = learner.device if on_gpu else torch.device("cpu")
+        self.scheduler.to(self.device)
         self.optimiser = torch.optim.Adam(
-            parameters, lr=LEARNING_RATE, fused=True, capturable=on_gpu
+            self.scheduler.parameters(), lr=LEARNING_RATE, fused=True, capturable=on_gpu
         )
-
-    @property
-    def device(self) -> torch.device:
-        """Where the scheduler is."""
-        return self.scheduler.progress.weight.device
 
     def next_batch(self, context: Context) -> MetaBatch:
         if context.update < self.warmup:
@@ -138,20 +123,16 @@ class AdaptiveScheduler(Strategy):
         chosen = self._decide(context, inputs)
         return MetaBatch(inputs.candidates.to(chosen.device)[chosen])
 
-    def _record(
-        self, context: Context, inputs: DecisionInputs
-    ) -> tuple[torch.cuda.CUDAGraph, DecisionInputs, Tensor] | None:
-        """A decision as a CUDA graph where that can be: nothing of it then waits for Python.
-
-        After a plain one, which plans and compiles what is used.
-        """
+    def _record(self, context: Context, inputs: DecisionInputs) -> Recorded | None:
+        """A decision as a CUDA graph where that can be, once a plain one has compiled all."""
         learner, validation = context.learner, context.validation_images
         assert validation is not None
         held = context.images.device == validation.device == learner.device
         possible = context.group.alone and held and learner.embeds
         if self.baseline is None or not (possible and learner.embedding.captures(context.images)):
             return None
-        here, graph = inputs.copied_to(learner.device), torch.cuda.CUDAGraph()
+        parts: Any = (part.to(learner.device).clone() for part in inputs)
+        here, graph = DecisionInputs(*parts), torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             chosen = self._decide(context, here)
         return graph, here, chosen
@@ -159,10 +140,8 @@ class AdaptiveScheduler(Strategy):
     def _inputs(self, context: Context) -> DecisionInputs:
         """Tasks drawn while the last update ran; the thread then starts on the next."""
         ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead[0] != context.update:
-            drawn = self._draw(context, context.update)
-        else:
-            drawn = ahead[1].result()
+        known = ahead[1].result() if ahead and ahead[0] == context.update else None
+        drawn = known or self._draw(context, context.update)
         following = context.update + 1
         self._ahead = following, self._drawer.submit(self._draw, context, following)
         step = min(int(context.progress * STEPS_OF_PROGRESS), STEPS_OF_PROGRESS - 1)
@@ -195,33 +174,33 @@ class AdaptiveScheduler(Strategy):
             value.to(self.device, non_blocking=True)
             for value in (inputs.noise, inputs.step, inputs.temperature)
         )
+        named, pool, group = (inputs.images, inputs.places), inputs.candidates, context.group
         with evaluation_mode(learner), torch.enable_grad():
             with clock.phase("estimating"):
-                named = inputs.images, inputs.places
-                pool, group = inputs.candidates, context.group
-                tasks = observe_tasks(learner, context.images, pool, named, group, self.device)
+                seen = observe_tasks(learner, context.images, pool, named, group, self.device)
+                signals, outer_loss = seen
             with clock.phase("selecting"):
                 with one_thread():
-                    scores = self.scheduler(tasks.signals, step)
+                    scores = self.scheduler(signals, step)
                     tried, likelihood = sample_in_order(scores, count, noise[0])
-                reward = self._reward(context, tasks, tried, inputs)
+                reward = self._reward(context, outer_loss, tried, inputs)
                 with one_thread():
                     self.optimiser.zero_grad()
                     (-likelihood).backward()
                     # only now: a scheduler on the CPU works while a GPU is busy with the reward
                     self._learn(group.same(reward.to(self.device)))
         with clock.phase("selecting"), one_thread(), torch.no_grad():
-            scores = self.scheduler(tasks.signals, step) / temperature
+            scores = self.scheduler(signals, step) / temperature
             return sample_in_order(scores, count, noise[1])[0]
 
     def _reward(
-        self, context: Context, tasks: ObservedTasks, tried: Tensor, inputs: DecisionInputs
+        self, context: Context, outer_loss: OuterLoss, tried: Tensor, inputs: DecisionInputs
     ) -> Tensor:
         """Accuracy on validation tasks (0 … 1) after one SGD step on those tried, then undone."""
         assert context.validation_images is not None
         learner: Any = context.learner
         parameters = [value for value in learner.parameters() if value.requires_grad]
-        steps = torch.autograd.grad(tasks.loss(tried), parameters)
+        steps = torch.autograd.grad(outer_loss(tried), parameters)
         kept = [value.detach().clone() for value in parameters]
         named = (inputs.reward_images, inputs.reward_places) if learner.embeds else None
         with torch.no_grad():
@@ -231,10 +210,7 @@ class AdaptiveScheduler(Strategy):
         return found
 
     def _learn(self, reward: Tensor) -> None:
-        """One REINFORCE step with a running mean of rewards as baseline.
-
-        The gradients are those of the negative likelihood.
-        """
+        """One REINFORCE step from the gradients of −likelihood; baseline: a running mean."""
         reward = reward.double()
         if self.baseline is None:
             self.baseline = reward.clone()
