@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 from derts.facility_location import Engine, select
 from derts.facility_location.distances import Distances
 from derts.facility_location.greedy import greedy
-from derts.facility_location.selection import assign
 
 ROOT = Path(__file__).resolve().parents[1]
 JSON, TABLE = ROOT / "results/selection-cpu.json", ROOT / "docs/selection.md"
@@ -72,7 +71,7 @@ def prepare(method: str, points: torch.Tensor, k: int) -> Callable[[], Any]:
 
         def ours() -> Matrix:
             picks, _, nearest = greedy(given, k, 8)
-            assign(given, picks, nearest)
+            given.assign(picks, nearest)
             return picks
 
         return ours

@@ -17,7 +17,6 @@ from derts.facility_location import Engine, select
 from derts.facility_location.distances import Distances
 from derts.facility_location.greedy import greedy, lazy
 from derts.facility_location.on_gpu import DeviceDistances
-from derts.facility_location.selection import assign
 
 Points = NDArray[np.float32]
 ENGINES: tuple[Engine, ...] = ("greedy", "lazy", "stochastic")
@@ -142,7 +141,7 @@ def test_what_a_gpu_works_with_is_what_the_cpu_has(problem: tuple[Points, int]) 
     tensor = torch.from_numpy(points)
     distances = Distances(tensor, 1.0)
     picks, _, nearest = greedy(distances, k, 1.0)
-    expected = assign(distances, picks, nearest).tolist()
+    expected = distances.assign(picks, nearest).tolist()
     for limit, height in ((1.0, len(points)), (1.0, 3), (0.0, 3)):
         on_device = DeviceDistances(tensor, limit)
         on_device._height = height  # more than one block, if small

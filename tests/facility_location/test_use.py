@@ -195,13 +195,13 @@ def test_stochastic_greedy_follows_its_seed_and_looks_at_as_many_rows_as_it_says
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked: list[int] = []
-    exact = Distances.exact_gains
+    gains = Distances.gains
 
     def counted(self: Distances, rows: Any, nearest: Any) -> Any:
         looked.append(len(rows))
-        return exact(self, rows, nearest)
+        return gains(self, rows, nearest)
 
-    monkeypatch.setattr(Distances, "exact_gains", counted)
+    monkeypatch.setattr(Distances, "gains", counted)
     first = select(points(), 10, engine="stochastic", epsilon=0.2, seed=0).indices.tolist()
     assert looked == [9] * 10  # ⌈50 / 10 × ln 5⌉
     others = [select(points(), 10, engine="stochastic", epsilon=0.2, seed=n) for n in (0, 1)]

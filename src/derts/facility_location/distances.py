@@ -6,7 +6,7 @@ whatever the order of summation, the engine or the device, and incremental updat
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import numpy as np
@@ -21,10 +21,9 @@ Doubles = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Entries = tuple[NDArray[np.int32], Floats, Integers]
 
-# Relative error of float32 sums of terms none of which is negative, 1024 at most in sequence.
-QUICK_ERROR = 1032 * 2.0**-24
 CHEAP_DIMENSIONS = 24  # up to here a single row costs next to nothing
 BLOCK_ENTRIES = 1 << 20  # fewer, and starting the threads costs more than the work
+ASSIGNED_ENTRIES = 1 << 16  # more leave the cache
 PRODUCT_ROWS = 256  # a matrix product of fewer rows waits for memory
 GRID = 2.0**25  # coordinates are multiples of 1 / GRID: squared distances fit into float64 exactly
 
@@ -54,6 +53,26 @@ def unit_points(points: Tensor) -> tuple[Tensor, float]:
     return grid.to(points.device), scale
 
 
+def assign(
+    rows_of: Callable[[Tensor], Tensor], picks: Tensor, nearest: Tensor, height: int
+) -> Tensor:
+    """Position in ``picks`` [K] of each row's nearest pick, int64 [N], on their device.
+
+    ``rows_of`` some picks [b] are their distances to all rows [b, N]; ``height`` is the most at
+    once, ``nearest`` the distances [N] to the nearest pick. A pick stands for itself; among
+    equally near picks the lowest index stands for the row.
+    """
+    count = len(nearest)
+    owner = torch.full((count,), count, device=picks.device)
+    for some in picks.split(height):
+        at_nearest = rows_of(some) == nearest
+        owner = torch.minimum(owner, torch.where(at_nearest, some[:, None], owner).amin(0))
+    owner[picks] = picks
+    position = torch.empty(count, dtype=torch.int64, device=picks.device)
+    position[picks] = torch.arange(len(picks), device=picks.device)
+    return position[owner]
+
+
 def factors(grid: Tensor) -> tuple[Tensor, Tensor]:
     """Matrices [N, d + 2] and [d + 2, N] whose product is the squared distances [N, N].
 
@@ -68,8 +87,7 @@ class Distances:
     """The distance matrix of ``points`` [N, d] on the CPU, in units of ``scale``; all ≤ 1.
 
     Kept in memory if it needs at most ``memory_limit_gib``, else recomputed by blocks of rows.
-    Symmetric, and the same on every device, bit for bit. Quick sums are float32 and err by
-    QUICK_ERROR at most.
+    Symmetric, and the same on every device, bit for bit.
 
     >>> distances = Distances(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), memory_limit_gib=1.0)
     >>> distances.row(0) * distances.scale
@@ -89,7 +107,7 @@ class Distances:
         # Reused by every pass: fresh arrays of this size cost page faults, the more so from torch.
         self._block = self._empty(self._height)
         self._squares = torch.from_numpy(np.empty((self._height, self.count)))
-        self._totals: list[tuple[Tensor, Tensor]] = []
+        self._totals: list[tuple[Doubles, float]] = []
         self._kept = self._filled(mirror=not cheap) if keep else None
 
     def _empty(self, height: int) -> Tensor:
@@ -108,7 +126,7 @@ class Distances:
             if mirror:
                 matrix[rows.stop :, rows] = matrix[rows, rows.stop :].T
             else:  # while the block is still in the cache
-                self._totals.append((block.sum(1), block.max()))
+                self._totals.append((_sums(block, 1), float(block.max())))
         return matrix
 
     def _compute(self, rows: slice | Tensor, first: int, out: Tensor) -> Tensor:
@@ -137,49 +155,50 @@ class Distances:
 
     def row(self, index: int) -> Floats:
         """Distances of one row to all rows, float32 [N]; not to be changed."""
-        if self._kept is None:
-            return cast(Floats, self.rows(np.array([index]))[0])
-        return cast(Floats, self._kept[index].numpy())
+        one = self.rows(np.array([index]))[0] if self._kept is None else self._kept[index].numpy()
+        return cast(Floats, one)
 
     def rows(self, indices: Integers) -> Floats:
         """Distances of the rows ``indices`` [b] to all rows, float32 [b, N]; a fresh array."""
         return self._gather(torch.from_numpy(indices), self._empty(len(indices))).numpy()
 
     def totals(self) -> tuple[Doubles, float]:
-        """The sum of each row, quick, float64 [N], and the largest distance."""
+        """The sum of each row, float64 [N], and the largest distance."""
         if not self._totals:
             views = map(self._view, self._parts(self.count))
-            self._totals = [(view.sum(1), view.max()) for view in views]
+            self._totals = [(_sums(view, 1), float(view.max())) for view in views]
         sums, largest = zip(*self._totals, strict=True)
-        return _array(torch.cat(sums)), float(torch.stack(largest).max())
+        return np.concatenate(sums), max(largest)
 
-    def gains(self, cap: Floats) -> Doubles:
-        """Σ_j max(0, cap_j − D_ij) for each row i, quick, float64 [N]."""
-        limit, sums = torch.from_numpy(cap), []
-        for rows in self._parts(self.count):
-            block = self._block[: rows.stop - rows.start]
-            sums.append(torch.sub(limit, self._view(rows), out=block).clamp_(min=0).sum(1))
-        return _array(torch.cat(sums))
-
-    def exact_gains(self, indices: Integers, cap: Floats) -> Doubles:
-        """Σ_j max(0, cap_j − D_ij) for each i of ``indices`` [b], exact, float64 [b]."""
-        limit, capped = torch.from_numpy(cap), []
-        for _, block in self._gathered(torch.from_numpy(indices)):
-            # The smaller of two float32 is exact; their difference would not be.
-            capped.append(torch.minimum(block, limit, out=block).sum(1, dtype=torch.float64))
-        return _array(limit.sum(dtype=torch.float64) - torch.cat(capped))
+    def gains(self, indices: Integers, cap: Floats) -> Doubles:
+        """Σ_j max(0, cap_j − D_ij) for each i of ``indices`` [b], float64 [b]."""
+        limit = torch.from_numpy(cap)
+        # The smaller of two float32 is exact; their difference would not be.
+        blocks = self._gathered(torch.from_numpy(indices))
+        capped = [_sums(torch.minimum(block, limit, out=block), 1) for _, block in blocks]
+        return cast(Doubles, cap.sum(dtype=np.float64) - np.concatenate(capped))
 
     def lost_gains(self, indices: Integers, low: Floats, high: Floats) -> Doubles:
         """What each candidate i loses when the caps of rows ``indices`` fall from high to low.
 
-        Σ_j high_j − clip(D_ji, low_j, high_j), quick, float64 [N].
+        Σ_j high_j − clip(D_ji, low_j, high_j), float64 [N].
         """
         lower, upper = torch.from_numpy(low)[:, None], torch.from_numpy(high)[:, None]
-        lost = torch.zeros(self.count, dtype=torch.float64)
+        lost = np.full(self.count, high.sum(dtype=np.float64))
         for part, block in self._gathered(torch.from_numpy(indices)):
             torch.maximum(block, lower[part], out=block)
-            lost += torch.sub(upper[part], block, out=block).clamp_(min=0).sum(0)
-        return _array(lost)
+            lost -= _sums(torch.minimum(block, upper[part], out=block), 0)
+        return lost
+
+    def assign(self, picks: Integers, nearest: Floats) -> Integers:
+        """Position in ``picks`` [K] of each row's nearest pick, int64 [N]."""
+
+        def rows_of(some: Tensor) -> Tensor:
+            return self._gather(some, self._empty(len(some)))
+
+        height = max(1, ASSIGNED_ENTRIES // self.count)
+        found = assign(rows_of, torch.from_numpy(picks), torch.from_numpy(nearest), height)
+        return cast(Integers, found.numpy())
 
     def below(self, cap: Floats) -> Entries:
         """All entries D_ji < cap_j, row by row: columns i int32 [E], values float32 [E] and where
@@ -199,5 +218,6 @@ class Distances:
         return np.concatenate(columns), np.concatenate(values), begins
 
 
-def _array(values: Tensor) -> Doubles:
-    return cast(Doubles, values.double().numpy())
+def _sums(block: Tensor, axis: int) -> Doubles:
+    """Sums in float64, exact; by numpy, which does not make torch's slow detour."""
+    return cast(Doubles, block.numpy().sum(axis, dtype=np.float64))

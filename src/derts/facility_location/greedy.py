@@ -12,14 +12,7 @@ import math
 
 import numpy as np
 
-from derts.facility_location.distances import (
-    QUICK_ERROR,
-    Distances,
-    Doubles,
-    Entries,
-    Floats,
-    Integers,
-)
+from derts.facility_location.distances import Distances, Doubles, Entries, Floats, Integers
 
 LISTED_SHARE = 1 / 50  # of all pairs; with more, whole rows are faster than lists
 LIST_GROWTH = 1.7  # of the number of picks until lists are shortened
@@ -36,9 +29,8 @@ Picks = tuple[Integers, Doubles, Floats]
 class Greedy:
     """Picks one candidate after the other; ties go to the lowest index.
 
-    ``nearest`` float32 [N] is each row's distance to its nearest pick. ``gains`` float64 [N] are
-    off by at most ``error`` while picks are dense, exact afterwards; a picked row has gain −∞.
-    All in units of ``distances.scale``.
+    ``nearest`` float32 [N] is each row's distance to its nearest pick, ``gains`` float64 [N] what
+    each row would gain; a picked row's is −∞. All in units of ``distances.scale``.
     """
 
     def __init__(self, distances: Distances) -> None:
@@ -46,33 +38,24 @@ class Greedy:
         sums, largest = distances.totals()
         self.nearest: Floats = np.full(distances.count, largest, np.float32)
         self.gains: Doubles = distances.count * largest - sums
-        self.error = QUICK_ERROR * float(sums.max())
         self.picks: list[int] = []
         self.picked_gains: list[float] = []
         self._prefetched: dict[int, Floats] = {}
 
     def pick_densely(self) -> None:
-        """One pick; visits the whole row of every row whose nearest changes.
-
-        Only candidates within the error of the best are summed exactly.
-        """
-        close = np.flatnonzero(self.gains >= self.gains.max() - 2 * self.error)
-        exact = self.distances.exact_gains(close, self.nearest)
-        best = int(exact.argmax())
-        self.picks.append(int(close[best]))
-        self.picked_gains.append(float(exact[best]))
-        row = self.distances.row(self.picks[-1])
+        """One pick; visits the whole row of every row whose nearest changes."""
+        pick = self._pick(self.gains)
+        row = self.distances.row(pick)
         changed = np.flatnonzero(row < self.nearest)
-        old, new = self.nearest[changed], row[changed]
+        self.gains -= self.distances.lost_gains(changed, row[changed], self.nearest[changed])
         self.nearest = np.minimum(self.nearest, row)
-        if len(self.picks) == 1:
-            self.gains = self.distances.gains(self.nearest)
-            self.error = QUICK_ERROR * float(self.gains.max())
-        else:
-            lost = self.distances.lost_gains(changed, new, old)
-            self.gains -= lost
-            self.error += QUICK_ERROR * float(lost.max())
-        self.gains[self.picks] = -np.inf
+
+    def _pick(self, gains: Doubles) -> int:
+        pick = int(gains.argmax())
+        self.picks.append(pick)
+        self.picked_gains.append(float(gains[pick]))
+        gains[pick] = -np.inf
+        return pick
 
     def pick_from_lists(self, k: int) -> None:
         """Picks until there are ``k``; visits only listed pairs."""
@@ -91,11 +74,7 @@ class Greedy:
         columns, values, starts = lists
         begins, lengths, nearest = starts[:-1], np.diff(starts), self.nearest
         while len(self.picks) < k:
-            pick = int(gains.argmax())
-            self.picks.append(pick)
-            self.picked_gains.append(float(gains[pick]))
-            row = self._row(pick, gains)
-            gains[pick] = -np.inf
+            row = self._row(self._pick(gains), gains)
             changed = (row < nearest).nonzero()[0]
             if not len(changed):
                 continue
@@ -152,13 +131,13 @@ def lazy(distances: Distances, k: int) -> Picks:
     """
     count, everyone = distances.count, np.arange(distances.count)
     nearest: Floats = np.full(count, distances.totals()[1], np.float32)
-    bounds = distances.exact_gains(everyone, nearest)
+    bounds = distances.gains(everyone, nearest)
     picks: list[int] = []
     gains: list[float] = []
     while len(picks) < k:
         if len(picks) == 1:
             # Nothing of the first bounds is left, now that no row is as far as the largest.
-            bounds = distances.exact_gains(everyone, nearest)
+            bounds = distances.gains(everyone, nearest)
             bounds[picks] = -np.inf
         fresh = np.full(count, len(picks) < 2)
         while not fresh[best := int(bounds.argmax())]:
@@ -166,7 +145,7 @@ def lazy(distances: Distances, k: int) -> Picks:
             stale = top[~fresh[top] & (bounds[top] > -np.inf)]
             # Ties with the best may lie outside the top few; the best itself never may.
             stale = np.union1d(stale, [best])
-            bounds[stale] = distances.exact_gains(stale, nearest)
+            bounds[stale] = distances.gains(stale, nearest)
             fresh[stale] = True
         picks.append(best)
         gains.append(float(bounds[best]))
@@ -189,7 +168,7 @@ def stochastic(distances: Distances, k: int, epsilon: float, seed: int) -> Picks
     for left in range(count, count - k, -1):
         places = generator.choice(left, min(size, left), replace=False, shuffle=False)
         drawn = np.sort(remaining[places])
-        exact = distances.exact_gains(drawn, nearest)
+        exact = distances.gains(drawn, nearest)
         best = int(exact.argmax())
         picks.append(int(drawn[best]))
         gains.append(float(exact[best]))

@@ -12,6 +12,7 @@ from derts.facility_location.distances import (
     Doubles,
     Floats,
     Integers,
+    assign,
     factors,
     rounder,
     unit_points,
@@ -115,15 +116,5 @@ class DeviceDistances:
         return greedy_large(left, right, self._rounder, torch.cat(sums), most, k)
 
     def assign(self, picks: Tensor, nearest: Tensor) -> Tensor:
-        """Position in ``picks`` [K] of each row's nearest pick, int64 [N]; nothing read back.
-
-        As `selection.assign`.
-        """
-        owner = torch.full((self.count,), self.count, device=picks.device)
-        for some in picks.split(self._height):
-            at_nearest = self._block(some) == nearest
-            owner = torch.minimum(owner, torch.where(at_nearest, some[:, None], owner).amin(0))
-        owner[picks] = picks
-        position = torch.empty(len(owner), dtype=torch.int64, device=picks.device)
-        position[picks] = torch.arange(len(picks), device=picks.device)
-        return position[owner]
+        """Position in ``picks`` [K] of each row's nearest pick, int64 [N]; nothing read back."""
+        return assign(self._block, picks, nearest, self._height)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from derts.errors import DertsError
-from derts.facility_location.distances import Distances, Floats, Integers
+from derts.facility_location.distances import Distances
 from derts.facility_location.greedy import greedy, lazy, stochastic
 from derts.facility_location.on_gpu import greedy_on_gpu
 
@@ -181,7 +181,7 @@ def select(
             picked = lazy(distances, k)
         else:
             picked = stochastic(distances, k, epsilon, seed)
-        found = *picked, assign(distances, picked[0], picked[2]), distances.scale
+        found = *picked, distances.assign(picked[0], picked[2]), distances.scale
     picks, gains, nearest, assignment, scale = found
     return Selection(
         indices=torch.from_numpy(picks),
@@ -213,26 +213,6 @@ def select_file(gradients: str | Path, k: int, out: str | Path, **options: Any) 
     except OSError as error:
         raise DertsError(f"cannot write {out}: {error.strerror}") from error
     return selection
-
-
-def assign(distances: Distances, picks: Integers, nearest: Floats) -> Integers:
-    """Position in ``picks`` [K] of each row's nearest pick, int64 [N].
-
-    A pick stands for itself; among equally near picks the lowest index stands for the row.
-    """
-    owner = np.full(distances.count, distances.count)
-    ordered = np.sort(picks)
-    height = max(1, (1 << 16) // distances.count)
-    for start in range(0, len(ordered), height):
-        some = ordered[start : start + height]
-        flat = np.flatnonzero(distances.rows(some) == nearest)
-        pick, row = np.divmod(flat, distances.count)
-        np.minimum.at(owner, row, some[pick])
-    owner[picks] = picks
-    position = np.full(distances.count + 1, -1)
-    position[picks] = np.arange(len(picks))
-    assignment: Integers = position[owner]
-    return assignment
 
 
 def _whole(name: str, value: Any) -> int:
