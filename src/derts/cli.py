@@ -108,8 +108,8 @@ def dispatch(given: list[str]) -> int:
         if name in COMMANDS and len(given) >= words:
             from derts.commands.parse import parse
 
-            command = command_of(name)
-            command(parse(options_of(command), given[words:], name))
+            command, options = command_of(name)
+            command(parse(options, given[words:], name))
             return 0
     group = [name for name in COMMANDS if name.startswith(f"{given[0]} ")]
     if group and given[1:2] in ([], ["-h"], ["--help"]):
@@ -122,17 +122,11 @@ def dispatch(given: list[str]) -> int:
     raise DertsError(f"no command {given[0]!r}: {hint}")
 
 
-def command_of(name: str) -> Callable[[Any], None]:
-    """The function behind a command's name, imported now."""
+def command_of(name: str) -> tuple[Callable[[Any], None], type[Any]]:
+    """The function behind a command's name, and the dataclass of options that it takes."""
     module, function = COMMANDS[name][0].split(":")
-    found: Callable[[Any], None] = getattr(importlib.import_module(module), function)
-    return found
-
-
-def options_of(command: Callable[[Any], None]) -> type[Any]:
-    """The dataclass of a command's options, by the annotation of its one parameter."""
-    found: type[Any] = get_type_hints(command)["options"]
-    return found
+    command = getattr(importlib.import_module(module), function)
+    return command, get_type_hints(command)["options"]
 
 
 def overview(names: Sequence[str] | None = None) -> str:

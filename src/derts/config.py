@@ -130,9 +130,8 @@ class LearnerConfig:
 
     def resolved(self) -> LearnerConfig:
         """The same with every default that depends on the learner filled in."""
-        unset = {name for name, value in vars(self).items() if value is None}
-        known = KNOWN_GOOD[self.name]
-        return replace(self, **{name: known[name] for name in unset})
+        unset = [name for name, value in vars(self).items() if value is None]
+        return replace(self, **{name: KNOWN_GOOD[self.name][name] for name in unset})
 
 
 @dataclass(frozen=True)

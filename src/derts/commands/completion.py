@@ -65,9 +65,9 @@ def completion(options: CompletionOptions) -> None:
 
 def command_options() -> dict[str, dict[str, list[str]]]:
     """Of every command its options, each with the words that may follow it, if they are few."""
-    from derts.cli import COMMANDS, command_of, options_of
+    from derts.cli import COMMANDS, command_of
 
-    return {name: dict(_options(options_of(command_of(name)))) for name in COMMANDS}
+    return {name: dict(_options(command_of(name)[1])) for name in COMMANDS}
 
 
 def _options(kind: Any, path: str = "--") -> Iterator[tuple[str, list[str]]]:

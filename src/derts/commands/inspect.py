@@ -1,5 +1,6 @@
 """derts inspect"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -137,11 +138,9 @@ def _judge_features(
     return judge_items(None, tables, paths=names), str(source)
 
 
-def _image_rows(judged: "JudgedItems") -> list[tuple[str, ...]]:
+def _image_rows(judged: "JudgedItems") -> Sequence[Sequence[str]]:
     trust, places = judged.trust, judged.places
-    rows: list[tuple[str, ...]] = [
-        ("path", "split", "class", "suggestion", "label is right", "suggestion is right")
-    ]
+    rows = [("path", "split", "class", "suggestion", "label is right", "suggestion is right")]
     given, suggested = trust.given.tolist(), trust.suggestion.tolist()
     right, sure = trust.probability.tolist(), trust.sure.tolist()
     for image in trust.order.tolist():

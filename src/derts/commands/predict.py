@@ -173,10 +173,8 @@ def export(options: ExportOptions) -> None:
         raise DertsError(f"{options.file} ends in neither .safetensors nor .onnx: name it so")
     by_onnx = options.file.suffix == ".onnx"
     if by_onnx != (options.support is not None):
-        raise DertsError(
-            "an .onnx file, and no other, holds the classes of a folder: "
-            + ("give --support FOLDER" if by_onnx else "leave out --support")
-        )
+        fix = "give --support FOLDER" if by_onnx else "leave out --support"
+        raise DertsError(f"an .onnx file, and no other, holds the classes of a folder: {fix}")
 
     from derts.model_files import load_model
 

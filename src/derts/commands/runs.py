@@ -129,9 +129,7 @@ def report(options: ReportOptions) -> None:
     if not options.runs:
         raise DertsError("no run is named: give at least one run folder (derts report --help)")
     if options.out.is_dir():
-        raise DertsError(
-            f"{options.out} is a folder: give the name of a file, such as {options.out}/report.html"
-        )
+        raise DertsError(f"{options.out} is a folder: name a file, as {options.out}/report.html")
 
     from derts.report.page import make_report
 

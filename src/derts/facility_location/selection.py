@@ -25,6 +25,10 @@ from derts.facility_location.greedy import greedy, lazy, stochastic
 from derts.facility_location.on_gpu import greedy_on_gpu
 
 Engine = Literal["greedy", "lazy", "stochastic"]
+KINDS = {
+    "indices": torch.int64, "weights": torch.float32, "gains": torch.float64,
+    "assignment": torch.int64,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,10 +76,8 @@ class Selection:
             raise DertsError(f"size is {size}; a batch has at least 1 row")
         rows = len(self.assignment)
         if len(pool) != rows:
-            raise DertsError(
-                f"the pool has {len(pool)} rows but the selection was made from {rows}: give the "
-                "pool that the gradients are of"
-            )
+            lengths = f"the pool has {len(pool)} rows but the selection was made from {rows}"
+            raise DertsError(f"{lengths}: give the pool that the gradients are of")
         scaled = self.weights / self.weights.mean()
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(self.indices), generator=generator)
@@ -100,14 +102,9 @@ class Selection:
 
         try:
             stored = parse_json(Path(path).read_text(encoding="utf-8"))
-            found = cls(
-                indices=torch.tensor(stored["indices"], dtype=torch.int64),
-                weights=torch.tensor(stored["weights"], dtype=torch.float32),
-                gains=torch.tensor(stored["gains"], dtype=torch.float64),
-                objective=float(stored["objective"]),
-                assignment=torch.tensor(stored["assignment"], dtype=torch.int64),
-                settings=dict(stored["settings"]),
-            )
+            tensors = {name: torch.tensor(stored[name], dtype=kind) for name, kind in KINDS.items()}
+            objective, settings = float(stored["objective"]), dict(stored["settings"])
+            found = cls(**tensors, objective=objective, settings=settings)
             count, rows = len(found.indices.unique()), len(found.assignment)
             shapes = found.indices.shape, found.weights.shape, found.gains.shape
             if set(shapes) != {(count,)} or found.assignment.ndim != 1:
@@ -119,9 +116,7 @@ class Selection:
         except OSError as error:
             raise DertsError(f"cannot read selection {path}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
-            raise DertsError(
-                f"{path} is not a selection; write one with Selection.save or derts select"
-            ) from error
+            raise DertsError(f"{path} is not a selection; write one with Selection.save") from error
 
 
 def select(
@@ -204,9 +199,8 @@ def select_file(gradients: str | Path, k: int, out: str | Path, **options: Any) 
     except OSError as error:
         raise DertsError(f"cannot read {gradients}: {error.strerror}") from error
     except Exception as error:  # numpy parses the header as Python and lets any mistake through
-        raise DertsError(
-            f"{gradients} is not a .npy file of numbers; write one with numpy.save ({error})"
-        ) from error
+        fix = f"write one with numpy.save ({error})"
+        raise DertsError(f"{gradients} is not a .npy file of numbers; {fix}") from error
     selection = select(matrix, k, **options)
     try:
         selection.save(out)
@@ -250,8 +244,7 @@ def _checked_points(gradients: Any) -> Tensor:
         points = points.to(torch.float32 if points.is_floating_point() else torch.float64)
     bad = (~torch.isfinite(points).all(1)).nonzero()[:, 0]
     if len(bad):
-        raise DertsError(
-            f"row {int(bad[0])} of the gradients is not finite ({len(bad)} such rows of "
-            f"{len(points)}); drop these rows, or lower the learning rate that made them"
-        )
+        which = f"row {int(bad[0])} of the gradients is not finite"
+        fix = "drop these rows, or lower the learning rate that made them"
+        raise DertsError(f"{which} ({len(bad)} such rows of {len(points)}); {fix}")
     return points

@@ -21,8 +21,7 @@ from derts.facility_location.selection import Selection, select
 if TYPE_CHECKING:
     from derts.distributed import Group
 
-PICKS = 8192  # of round 1, all shares together; at least TWICE what is wanted from each
-TWICE = 2
+PICKS = 8192  # of round 1, all shares together; at least twice what is wanted from each
 KEPT_BYTES = 2 << 30  # of distances in round 2
 AT_ONCE = 1 << 22  # distances computed at once for the assignment
 
@@ -44,15 +43,13 @@ def select_two_rounds(
     shares = shares if together is None else together.size
     rows = gradients.detach().float().cpu()
     if rows.ndim != 2 or not 1 <= shares <= len(rows):
-        raise DertsError(
-            f"{shares} shares of gradients of shape {list(rows.shape)}; give a matrix "
-            "[rows, dimensions] and at most one share per row"
-        )
+        fix = "give a matrix [rows, dimensions] and at most one share per row"
+        raise DertsError(f"{shares} shares of gradients of shape {list(rows.shape)}; {fix}")
     if not 1 <= k <= len(rows):
         raise DertsError(f"k is {k}; choose between 1 and the number of rows, {len(rows)}")
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
     parts = order.tensor_split(shares)
-    each = min(len(rows) // shares, max(TWICE * k, PICKS // shares))
+    each = min(len(rows) // shares, max(2 * k, PICKS // shares))
     mine = parts if together is None else [parts[together.rank]]
     found = [select(rows[part], each) for part in mine]
     chosen = torch.cat([part[one.indices] for part, one in zip(mine, found, strict=True)])
