@@ -64,11 +64,10 @@ def demo(options: DemoOptions) -> None:
     from derts.progress import progress
     from derts.report.page import make_report
 
-    config = with_values(apply_presets(["demo"]), SETTINGS, "the demo")
-    if options.small:
-        config = with_values(config, SMALL, "--small")
+    values = {**SETTINGS, **(SMALL if options.small else {})}
     if options.updates is not None:
-        config = with_values(config, {"updates": options.updates}, "--updates")
+        values["updates"] = options.updates
+    config = with_values(apply_presets(["demo"]), values, "the demo")
     seeds, names = range(options.seeds), ("random", "derts")
     variants = {name: {"strategy": {"name": name}} for name in names}
     warmup = min(config.strategy.warmup, config.updates)

@@ -75,7 +75,7 @@ def reproduce(options: ReproduceOptions) -> None:
     if options.from_results is not None and not options.report:
         raise DertsError("--from reads results for a report: add --report")
     if options.from_results is not None and options.known is not None:
-        raise DertsError("--from reports what it names alone, --known adds to runs: give one")
+        raise DertsError("--from reports nothing but what it names, --known adds to runs: give one")
 
     from derts.paper.cells import chosen_names
     from derts.paper.experiment import Experiment

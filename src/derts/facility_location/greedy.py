@@ -129,17 +129,13 @@ def lazy(distances: Distances, k: int) -> Picks:
 
     The same picks and gains as exact greedy.
     """
-    count, everyone = distances.count, np.arange(distances.count)
+    count = distances.count
     nearest: Floats = np.full(count, distances.totals()[1], np.float32)
-    bounds = distances.gains(everyone, nearest)
+    bounds = distances.gains(np.arange(count), nearest)
     picks: list[int] = []
     gains: list[float] = []
     while len(picks) < k:
-        if len(picks) == 1:
-            # Nothing of the first bounds is left, now that no row is as far as the largest.
-            bounds = distances.gains(everyone, nearest)
-            bounds[picks] = -np.inf
-        fresh = np.full(count, len(picks) < 2)
+        fresh = np.full(count, not picks)
         while not fresh[best := int(bounds.argmax())]:
             top = np.argpartition(bounds, -min(LAZY_BATCH, count))[-LAZY_BATCH:]
             stale = top[~fresh[top] & (bounds[top] > -np.inf)]
