@@ -36,7 +36,7 @@ def child(words: list[str], started: float) -> None:
     import torch
 
     ends["torch"] = time.monotonic()
-    import derts.commands.train as command
+    import derts.commands.parse as command
     from derts import cli
     from derts.training import run
     from derts.training.trainer import Trainer

@@ -16,10 +16,10 @@ COMP_WORDS=("$@"); COMP_CWORD=$(( ${#COMP_WORDS[@]} - 1 )); _derts; echo "${COMP
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from derts.commands.completion import bash_script, command_options
+    from derts.commands.completion import bash_script
 
     path = tmp_path_factory.mktemp("shell") / "derts.bash"
-    path.write_text(bash_script(command_options()))
+    path.write_text(bash_script())
     return path
 
 

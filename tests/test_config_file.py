@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from derts.commands.parse import parse
-from derts.commands.train import TrainOptions, _defaults
+from derts.commands.train import TrainOptions
 from derts.config import LearnerConfig, TaskConfig, TrainConfig
 from derts.config_file import PRESETS, apply_presets, read_config, to_toml, with_values
 from derts.errors import DertsError
@@ -66,7 +66,7 @@ def test_the_preset_paper_is_the_papers_whatever_was_set_before(
 
     def section(*words: str) -> dict[str, object]:
         words = (*before.split(), "--preset", "paper", "--learner.name", "anil", *words)
-        options = parse(TrainOptions, words, "train", default=_defaults(words))
+        options = parse(TrainOptions, words, "train")
         run = options.run.resolved()
         assert run.learner.smoothing == 0
         return asdict(run.strategy)

@@ -61,7 +61,7 @@ def name_of(words: list[str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def options() -> dict[str, list[str]]:
+def options() -> dict[str, dict[str, list[str]]]:
     return command_options()
 
 
@@ -75,7 +75,7 @@ def test_python_blocks_are_doctests(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name not in HISTORY],
                          ids=lambda page: page.name)  # fmt: skip
-def test_commands_and_options_exist(page: Path, options: dict[str, list[str]]) -> None:
+def test_commands_and_options_exist(page: Path, options: dict[str, dict[str, list[str]]]) -> None:
     text = page.read_text(encoding="utf-8")
     inline = [
         shlex.split(found.replace("\n", " ")) for found in re.findall(r"`derts ([^`…]+)`", text)
@@ -176,7 +176,9 @@ def test_the_papers_experiments_can_be_followed(
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_options_in_prose_and_tables_exist(page: Path, options: dict[str, list[str]]) -> None:
+def test_options_in_prose_and_tables_exist(
+    page: Path, options: dict[str, dict[str, list[str]]]
+) -> None:
     if page.name in HISTORY:
         return
     known = {word for words in options.values() for word in words}

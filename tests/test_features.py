@@ -12,8 +12,7 @@ import pytest
 import torch
 
 import derts
-from derts.cli import run
-from derts.commands.inspect import inspect
+from derts.cli import dispatch, run
 from derts.data import open_store, save_table
 from derts.errors import DertsError
 
@@ -183,4 +182,4 @@ def test_a_store_of_images_is_no_features(tmp_path: Path) -> None:
     images = derts.ImageTable(torch.zeros(2, 4, 4, 1).byte(), torch.arange(2), ("a", "b"))
     save_table({"train": images}, tmp_path / "store")
     with pytest.raises(DertsError, match="a store of images"):
-        inspect(["--features", str(tmp_path / "store")])
+        dispatch(["inspect", "--features", str(tmp_path / "store")])

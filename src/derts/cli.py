@@ -7,7 +7,8 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, get_type_hints
 
 from derts import __version__
 from derts.errors import DISK_FULL, DertsError, InterruptedRunError, printable
@@ -19,7 +20,7 @@ COMMANDS = {
     "data embed": ("derts.commands.data:embed", "features of a store by a pretrained backbone"),
     "data info": ("derts.commands.data:info", "show what a store holds"),
     "data verify": ("derts.commands.data:verify", "check a store against its checksums"),
-    "data corrupt": ("derts.commands.clean:corrupt", "a store with known wrong labels"),
+    "data corrupt": ("derts.commands.data:corrupt", "a store with known wrong labels"),
     "train": ("derts.commands.train:train", "train a few-shot learner and evaluate it"),
     "report": ("derts.commands.runs:report", "one page about runs, for a browser"),
     "predict": ("derts.commands.predict:predict", "label images by a few examples per class"),
@@ -28,8 +29,8 @@ COMMANDS = {
     "clean": ("derts.commands.clean:clean", "write a store without the labels that look wrong"),
     "runs": ("derts.commands.runs:runs", "list run folders with status and result"),
     "compare": ("derts.commands.runs:compare", "runs side by side, paired over seeds"),
-    "diagnose": ("derts.commands.diagnose:diagnose", "how well estimates stand for a pool"),
-    "select": ("derts.commands.select:select", "select rows of any matrix, no tasks needed"),
+    "diagnose": ("derts.commands.selection:diagnose", "how well estimates stand for a pool"),
+    "select": ("derts.commands.selection:select", "select rows of any matrix, no tasks needed"),
     "reproduce": ("derts.commands.reproduce:reproduce", "the paper's tables, ours beside theirs"),
     "evaluate": ("derts.commands.runs:evaluate", "evaluate a trained run again"),
     "completion": ("derts.commands.completion:completion", "what your shell needs to complete"),
@@ -105,8 +106,10 @@ def dispatch(given: list[str]) -> int:
     for words in (2, 1):
         name = " ".join(given[:words])
         if name in COMMANDS and len(given) >= words:
-            module, function = COMMANDS[name][0].split(":")
-            getattr(importlib.import_module(module), function)(given[words:])
+            from derts.commands.parse import parse
+
+            command, options = command_of(name)
+            command(parse(options, given[words:], name))
             return 0
     group = [name for name in COMMANDS if name.startswith(f"{given[0]} ")]
     if group and given[1:2] in ([], ["-h"], ["--help"]):
@@ -117,6 +120,13 @@ def dispatch(given: list[str]) -> int:
     near = difflib.get_close_matches(given[0], {name.split()[0] for name in COMMANDS}, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "derts --help lists them"
     raise DertsError(f"no command {given[0]!r}: {hint}")
+
+
+def command_of(name: str) -> tuple[Callable[[Any], None], type[Any]]:
+    """The function behind a command's name, and the dataclass of options that it takes."""
+    module, function = COMMANDS[name][0].split(":")
+    command = getattr(importlib.import_module(module), function)
+    return command, get_type_hints(command)["options"]
 
 
 def overview(names: Sequence[str] | None = None) -> str:

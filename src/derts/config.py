@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from derts.errors import DertsError
 
@@ -15,28 +14,29 @@ StrategyName = Literal[
 ]
 
 
-class KnownGood(NamedTuple):
-    """Values that work for a learner."""
-
-    inner_lr: float
-    feature_scale: float
-    lr: float
-    smoothing: float
-    paper_warmup: int
-
-
-KNOWN_GOOD = {
-    "protonet": KnownGood(
-        inner_lr=0.0, feature_scale=1.0, lr=0.004, smoothing=0.0, paper_warmup=100
-    ),
-    "anil": KnownGood(inner_lr=0.5, feature_scale=0.1, lr=0.005, smoothing=0.5, paper_warmup=500),
-    "maml": KnownGood(inner_lr=0.1, feature_scale=0.3, lr=0.001, smoothing=0.0, paper_warmup=500),
+KNOWN_GOOD: dict[str, dict[str, Any]] = {  # values that work for a learner
+    "protonet": {"inner_lr": 0.0, "feature_scale": 1.0, "lr": 0.004, "smoothing": 0.0},
+    "anil": {"inner_lr": 0.5, "feature_scale": 0.1, "lr": 0.005, "smoothing": 0.5},
+    "maml": {"inner_lr": 0.1, "feature_scale": 0.3, "lr": 0.001, "smoothing": 0.0},
 }
+PAPERS_WARMUP = {"protonet": 100, "anil": 500, "maml": 500}
 
 
 def within(default: Any, least: float, most: float = MANY) -> Any:
     """A number with a default and a range, both ends included."""
     return field(default=default, metadata={"range": (least, most)})
+
+
+def check_ranges(options: Any, path: str = "--") -> None:
+    """Refuse a number, of any depth, that is out of its range."""
+    for item in fields(options):
+        value, name = getattr(options, item.name), path + item.name.replace("_", "-")
+        if is_dataclass(value):
+            check_ranges(value, f"{name}.")
+        elif value is not None and "range" in item.metadata:
+            least, most = item.metadata["range"]
+            if not least <= value <= most:  # so that nan, which compares as false, is refused too
+                raise DertsError(f"{name} is {value}: it must be between {least:g} and {most:g}")
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,8 @@ class LearnerConfig:
 
     def resolved(self) -> LearnerConfig:
         """The same with every default that depends on the learner filled in."""
-        unset = {name for name, value in vars(self).items() if value is None}
-        known = KNOWN_GOOD[self.name]._asdict()
-        return replace(self, **{name: known[name] for name in unset})
+        unset = [name for name, value in vars(self).items() if value is None]
+        return replace(self, **{name: KNOWN_GOOD[self.name][name] for name in unset})
 
 
 @dataclass(frozen=True)
@@ -247,10 +246,7 @@ class TrainConfig:
     """Write a checkpoint every so many updates (one is always written at the end)."""
 
     def __post_init__(self) -> None:
-        for name, value, least, most in _numbers(self):
-            # written so that nan, which compares as false, is refused too
-            if value is not None and not least <= value <= most:
-                raise DertsError(f"--{name} is {value}: it must be between {least:g} and {most:g}")
+        check_ranges(self)
 
     def resolved(self) -> TrainConfig:
         """The same with every default that depends on the learner filled in.
@@ -277,26 +273,16 @@ class TrainConfig:
         }
         for message in (message for message, wrong in refused.items() if wrong):
             raise DertsError(message)
-        lr = KNOWN_GOOD[self.learner.name].lr if self.optimiser.lr is None else self.optimiser.lr
+        known, lr = KNOWN_GOOD[self.learner.name]["lr"], self.optimiser.lr
         return replace(
             self,
             learner=self.learner.resolved(),
-            optimiser=replace(self.optimiser, lr=lr),
+            optimiser=replace(self.optimiser, lr=known if lr is None else lr),
             strategy=replace(self.strategy, warmup=self._warmup()),
         )
 
     def _warmup(self) -> int:
         tasks, warmup = self.tasks, self.strategy.warmup
         many = {"swap": tasks.swap_rate >= 5.62, "tasks": tasks.noisy_fraction >= 0.5}
-        paper = KNOWN_GOOD[self.learner.name].paper_warmup * (1 + many.get(tasks.noise, False))
+        paper = PAPERS_WARMUP[self.learner.name] * (1 + many.get(tasks.noise, False))
         return paper if warmup < 0 else warmup
-
-
-def _numbers(config: Any, path: str = "") -> Iterator[tuple[str, float | None, float, float]]:
-    """Every number's option, value, least and largest value."""
-    for item in fields(config):
-        value, name = getattr(config, item.name), path + item.name.replace("_", "-")
-        if is_dataclass(value):
-            yield from _numbers(value, f"{name}.")
-        elif "range" in item.metadata:
-            yield name, value, *item.metadata["range"]

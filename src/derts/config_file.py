@@ -7,7 +7,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -139,14 +139,12 @@ def as_values(config: Any) -> dict[str, Any]:
     >>> as_values(TrainConfig())["tasks"]["shot"]
     5
     """
-    values: dict[str, Any] = {}
-    for item in fields(config):
-        value = getattr(config, item.name)
-        if is_dataclass(value):
-            values[item.name] = as_values(value)
-        elif value is not None:
-            values[item.name] = list(value) if isinstance(value, tuple) else value
-    return values
+
+    def known(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        plain = ((name, list(x) if isinstance(x, tuple) else x) for name, x in pairs)
+        return {name: value for name, value in plain if value is not None}
+
+    return asdict(config, dict_factory=known)
 
 
 def to_toml(config: TrainConfig) -> str:

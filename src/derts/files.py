@@ -122,9 +122,8 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.read(handle, 32).decode("ascii", "replace").strip() or "another"
-            raise DertsError(
-                f"{folder} is in use by process {owner}: wait for it, or choose another folder"
-            ) from None
+            fix = "wait for it, or choose another folder"
+            raise DertsError(f"{folder} is in use by process {owner}: {fix}") from None
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
                 raise  # these: a file system without locks

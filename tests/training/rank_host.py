@@ -14,7 +14,7 @@ from derts.data import glyphs
 from derts.distributed import joined
 from derts.facility_location.two_rounds import select_two_rounds
 from derts.selection import UniformDifficulty
-from derts.training import Trainer, label_stages
+from derts.training import Trainer, label_looks
 from tests.tiny import tiny
 
 STRATEGIES = ("random", "derts", "us", "ats")
@@ -28,7 +28,7 @@ COMBINATIONS = [
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    label_stages.FEWEST_UPDATES, label_stages.MANY_WRONG = 30, 0.0  # always start again
+    label_looks.FEWEST_UPDATES, label_looks.MANY_WRONG = 30, 0.0  # always leave out
     tables = glyphs(characters=40, images_per_character=6)
     train = tables["train"]
     wrong = torch.where(torch.arange(len(train)) % 4 == 0, train.labels.roll(6), train.labels)
@@ -58,14 +58,14 @@ def main(folder: Path) -> None:
                 to.append(event.get("loss", 0.0))
 
             trainer = Trainer(config, mislabelled if trust else tables, log, group)
-            assert (trainer.stages is not None) == trust
+            assert (trainer.looks is not None) == trust
             if isinstance(trainer.strategy, UniformDifficulty):
                 trainer.strategy.unweighted = 3
             trainer.learner.double()
             trainer.train()
-            if trainer.stages is not None:
-                assert trainer.stages.stage == "all"
-                logged += trainer.stages.labels.tolist()
+            if trainer.looks is not None:
+                assert trainer.looks.done == 4
+                logged += trainer.looks.labels.tolist()
             found = {
                 "learner": trainer.learner.state_dict(),
                 "losses": logged,

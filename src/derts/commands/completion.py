@@ -1,20 +1,23 @@
 """derts completion"""
 
-import contextlib
-import importlib
-import io
-import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 
-from derts.commands.parse import parse, without_colours
-from derts.config import BACKBONES, TrainConfig
-from derts.config_file import PRESETS, annotations_of
+from derts.config import BACKBONES
+from derts.config_file import PRESETS
 
+SPLITS = ("train", "val", "test")
+WORDS = {  # of options that take others as well
+    "--preset": tuple(PRESETS),
+    "--model.backbone": (*BACKBONES, "efficientnet-lite0"),
+    "--split": SPLITS,
+    "--evaluation.split": SPLITS,
+    "--noise": ("symmetric", "pair"),
+}
 ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n"
 BASH = """# completion of derts for bash; written by: derts completion bash
 _derts() {{
@@ -54,77 +57,65 @@ class CompletionOptions:
     """bash, zsh or fish."""
 
 
-def completion(arguments: Sequence[str]) -> None:
-    """Parse, print."""
-    shell = parse(CompletionOptions, arguments, "completion").shell
-    commands = command_options()
-    script = fish_script(commands) if shell == "fish" else bash_script(commands)
-    print(ZSH + script if shell == "zsh" else script, end="")  # zsh runs bash's completion
+def completion(options: CompletionOptions) -> None:
+    """Print."""
+    script = fish_script() if options.shell == "fish" else bash_script()
+    print(ZSH + script if options.shell == "zsh" else script, end="")  # zsh runs bash's completion
 
 
-def command_options() -> dict[str, list[str]]:
-    """The options of every command, as its own help names them."""
-    from derts.cli import COMMANDS
+def command_options() -> dict[str, dict[str, list[str]]]:
+    """Of every command its options, each with the words that may follow it, if they are few."""
+    from derts.cli import COMMANDS, command_of
 
-    found = {}
-    for name, (place, _) in COMMANDS.items():
-        module, function = place.split(":")
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
-            getattr(importlib.import_module(module), function)(["--help"])
-        # an option begins a line or a column of the help's boxes
-        plain = without_colours(said.getvalue())
-        options = re.findall(r"(?:[│|] |  )(?:-\w[^-\n]*, )?(--[a-z][a-z0-9.-]*)", plain)
-        found[name] = sorted({option for option in options if not option.startswith("--no-")})
-    return found
+    return {name: dict(_options(command_of(name)[1])) for name in COMMANDS}
 
 
-def option_values(kind: Any = TrainConfig, path: str = "--") -> dict[str, list[str]]:
-    """What may follow an option, where that is one of a few words."""
-    found: dict[str, list[str]] = {}
-    for name, hint in annotations_of(kind).items():
-        option = path + name.replace("_", "-")
+def _options(kind: Any, path: str = "--") -> Iterator[tuple[str, list[str]]]:
+    for field_name, hint in get_type_hints(kind, include_extras=True).items():
+        hint, *about = get_args(hint) if get_origin(hint) is Annotated else [hint]
+        if tyro.conf.Positional in about:
+            continue
+        given = [one.name for one in about if getattr(one, "name", None) is not None]
+        name = given[0] if given else field_name.replace("_", "-")
         if is_dataclass(hint):
-            found |= option_values(hint, f"{option}.")
-        elif get_origin(hint) is Literal:
-            found[option] = list(get_args(hint))
+            yield from _options(hint, f"{path}{name}." if name else path)
+        else:
+            words = get_args(hint) if get_origin(hint) is Literal else WORDS.get(path + name, ())
+            yield path + name, list(words)
     if path == "--":
-        found |= {"--preset": list(PRESETS), "--engine": ["greedy", "lazy", "stochastic"]}
-        found["--model.backbone"] = [*BACKBONES, "efficientnet-lite0"]
-        found["--split"] = found["--evaluation.split"] = ["train", "val", "test"]
-        found["--noise"] = ["symmetric", "pair"]
-    return found
+        yield "--help", []
 
 
-def bash_script(commands: dict[str, list[str]]) -> str:
+def bash_script() -> str:
     """For bash's complete."""
     following: dict[str, list[str]] = {"  ": []}  # what may follow the words typed so far
-    for name, options in commands.items():
+    values: dict[str, list[str]] = {}
+    for name, options in command_options().items():
+        values |= {option: words for option, words in options.items() if words}
         first, *second = name.split()
         following["  "].append(first)
         if second:
             following.setdefault(f" {first} ", []).extend(second)
-        following[f" {name} *"] = options
+        following[f" {name} *"] = list(options)
     cases = [
         f"    {'*'.join(shlex.quote(part) if part else '' for part in words.split('*'))}) "
         f'words="{" ".join(sorted(set(found)))}";;'
         for words, found in following.items()
     ]
-    values = [f'    {option}) words="{" ".join(of)}";;' for option, of in option_values().items()]
-    return BASH.format(cases="\n".join(cases), values="\n".join(values))
+    after = [f'    {option}) words="{" ".join(words)}";;' for option, words in values.items()]
+    return BASH.format(cases="\n".join(cases), values="\n".join(after))
 
 
-def fish_script(commands: dict[str, list[str]]) -> str:
+def fish_script() -> str:
     """For fish, a line per word."""
     lines = ["# completion of derts for fish; written by: derts completion fish"]
-    values = option_values()
-    for name, options in commands.items():
+    for name, options in command_options().items():
         first, *second = name.split()
         lines.append(f"complete -c derts -n __fish_use_subcommand -a {first}")
         seen = f"complete -c derts -n '__fish_seen_subcommand_from {first}'"
         lines += [f"{seen} -a {word}" for word in second]
         seen = seen.replace(first, name.split()[-1])
-        for option in options:
-            of = f" -x -a '{' '.join(values[option])}'" if option in values else ""
+        for option, words in options.items():
+            of = f" -x -a '{' '.join(words)}'" if words else ""
             lines.append(f"{seen} -l {option[2:]}{of}")
     return "\n".join(dict.fromkeys(lines)) + "\n"

@@ -1,4 +1,4 @@
-"""derts data prepare, embed, info, verify"""
+"""derts data prepare, embed, corrupt, info, verify"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -7,19 +7,8 @@ from typing import Annotated
 
 import tyro
 
-from derts.commands.parse import parse, unset
+from derts.commands.parse import unset
 from derts.errors import DertsError, printable
-
-INFO = """Show what a store holds: splits, classes, images, size on disk.
-
-Examples:
-  derts data info my-store
-"""
-VERIFY = """Read every array and the names of a store and compare them with their checksums.
-
-Examples:
-  derts data verify my-store
-"""
 
 
 @dataclass(frozen=True)
@@ -97,17 +86,53 @@ class EmbedOptions:
 
 
 @dataclass(frozen=True)
-class StoreOptions:
-    """The one argument of `derts data info` and `derts data verify`."""
+class CorruptOptions:
+    """Write a store with known wrong labels in its training split, to try what finds them.
+
+    symmetric: any other class. pair: the next class. confusion:FILE: a CSV with columns class,
+    given and share (of the class's images). The true labels lie in DEST/true_labels.npy, which only
+    scoring reads (derts inspect RUN --score).
+
+    Examples:
+      derts data corrupt my-store wrong-store --noise symmetric --rate 0.2
+      derts data corrupt glyphs wrong-glyphs --noise pair --rate 0.4 --seed 1
+    """
+
+    store: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STORE")]
+    """A folder that derts data prepare wrote, or glyphs."""
+    destination: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DEST")]
+    """Folder to write."""
+    noise: Annotated[str, tyro.conf.arg(metavar="KIND")] = "symmetric"
+    """symmetric, pair or confusion:FILE."""
+    rate: Annotated[float | None, unset("SHARE")] = None
+    """Share of the labels that are wrong (confusion: as in FILE if left out)."""
+    seed: int = 0
+    """Decides which labels are wrong."""
+
+
+@dataclass(frozen=True)
+class InfoOptions:
+    """Show what a store holds: splits, classes, images, size on disk.
+
+    Examples:
+      derts data info my-store
+    """
 
     store: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="STORE")]
     """A folder that derts data prepare wrote."""
 
 
-def prepare(arguments: Sequence[str]) -> None:
-    """Parse, prepare, print."""
-    options = parse(PrepareOptions, arguments, "data prepare")
+@dataclass(frozen=True)
+class VerifyOptions(InfoOptions):
+    """Read every array and the names of a store and compare them with their checksums.
 
+    Examples:
+      derts data verify my-store
+    """
+
+
+def prepare(options: PrepareOptions) -> None:
+    """Prepare, print."""
     from derts.data import prepare as make
     from derts.data import prepare_matrix
     from derts.data.matrices import is_matrix
@@ -130,10 +155,8 @@ def prepare(arguments: Sequence[str]) -> None:
         print(printable(note))
 
 
-def embed(arguments: Sequence[str]) -> None:
-    """Parse, embed, print."""
-    options = parse(EmbedOptions, arguments, "data embed")
-
+def embed(options: EmbedOptions) -> None:
+    """Embed, print."""
     from derts.embed import embed_store
     from derts.progress import progress, silent
 
@@ -143,25 +166,37 @@ def embed(arguments: Sequence[str]) -> None:
     _show(options.destination)
 
 
-def info(arguments: Sequence[str]) -> None:
-    """Parse and print."""
-    store = parse(StoreOptions, arguments, "data info", INFO).store
+def corrupt(options: CorruptOptions) -> None:
+    """Draw wrong labels, write."""
+    from derts.data import open_data
+    from derts.labels.judged import chosen_splits
+    from derts.labels.known_errors import confusion_matrix, corrupt_labels, corrupt_store
 
+    tables = open_data(options.store)
+    images = chosen_splits(tables, "train")["train"]
+    confusion = confusion_matrix(options.noise, options.rate, images.class_names)
+    given = corrupt_labels(images.labels, confusion, options.seed)
+    made = corrupt_store(tables, options.store, options.destination, given)
+    wrong = int((given != images.labels).sum())
+    print("\n".join(made.lines()))
+    print(f"wrong labels: {wrong:,} of {len(images):,} training {images.noun}s")
+
+
+def info(options: InfoOptions) -> None:
+    """Print."""
     from derts.data import open_store
 
-    open_store(store)  # half of a store is none
-    _show(store)
+    open_store(options.store)  # half of a store is none
+    _show(options.store)
 
 
-def verify(arguments: Sequence[str]) -> None:
-    """Parse, verify, print."""
-    store = parse(StoreOptions, arguments, "data verify", VERIFY).store
-
+def verify(options: VerifyOptions) -> None:
+    """Verify, print."""
     from derts.data import verify_store
     from derts.progress import progress
 
-    verify_store(store, progress)
-    print(f"{store}: every array and name is as it was written")
+    verify_store(options.store, progress)
+    print(f"{options.store}: every array and name is as it was written")
 
 
 def _show(store: Path) -> None:

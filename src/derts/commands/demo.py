@@ -2,12 +2,12 @@
 
 import json
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from derts.commands.parse import parse, unset
+from derts.commands.parse import unset
+from derts.config import within
 from derts.errors import DertsError
 from derts.report.tables import table_text
 
@@ -36,7 +36,7 @@ class DemoOptions:
       derts demo --wrong-labels --out runs/wrong-labels
     """
 
-    seeds: int = 2
+    seeds: int = within(2, 1)
     """Paired seeds."""
     updates: Annotated[int | None, unset("INT")] = None
     """Updates per run (default: the demo preset's)."""
@@ -50,12 +50,8 @@ class DemoOptions:
     """Another story: a fifth of the images lies in a wrong class, and is found and cleaned."""
 
 
-def demo(arguments: Sequence[str]) -> None:
-    """Parse, compare, print."""
-    options = parse(DemoOptions, arguments, "demo")
-
-    if options.seeds < 1:
-        raise DertsError(f"--seeds is {options.seeds}: it must be at least 1")
+def demo(options: DemoOptions) -> None:
+    """Compare, print."""
     options.out.mkdir(parents=True, exist_ok=True)
     if options.wrong_labels:
         _wrong_labels(options)
@@ -68,11 +64,10 @@ def demo(arguments: Sequence[str]) -> None:
     from derts.progress import progress
     from derts.report.page import make_report
 
-    config = with_values(apply_presets(["demo"]), SETTINGS, "the demo")
-    if options.small:
-        config = with_values(config, SMALL, "--small")
+    values = {**SETTINGS, **(SMALL if options.small else {})}
     if options.updates is not None:
-        config = with_values(config, {"updates": options.updates}, "--updates")
+        values["updates"] = options.updates
+    config = with_values(apply_presets(["demo"]), values, "the demo")
     seeds, names = range(options.seeds), ("random", "derts")
     variants = {name: {"strategy": {"name": name}} for name in names}
     warmup = min(config.strategy.warmup, config.updates)

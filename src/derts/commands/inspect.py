@@ -1,7 +1,5 @@
 """derts inspect"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from derts.commands.parse import DataOptions, parse, print_rows, print_table, unset
+from derts.commands.parse import FeatureOptions, print_rows, unset
 from derts.errors import DertsError, printable
+from derts.report.tables import table_text
 
 if TYPE_CHECKING:
-    from derts.commands.clean import CleanOptions
     from derts.labels.judged import JudgedItems
 
 FIRST = 100  # images that are drawn
@@ -21,7 +19,7 @@ OVERFIT = 0.002  # share of wrong labels below which the model has probably over
 
 
 @dataclass(frozen=True)
-class InspectOptions(DataOptions):
+class InspectOptions(FeatureOptions):
     """Which labels look wrong? For somebody who cleans a data set.
 
     Embeds every image once with the run's model and estimates how far each label can be trusted,
@@ -41,10 +39,6 @@ class InspectOptions(DataOptions):
 
     run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """A folder that derts train wrote."""
-    features: Annotated[Path | None, unset("FILE")] = None
-    """No run: a .npz, .npy or .parquet file of features, or a store of features."""
-    labels: Annotated[Path | None, unset("FILE")] = None
-    """A CSV with the labels of an .npy (default: labels.csv beside it)."""
     split: Annotated[str | None, unset("SPLIT")] = None
     """Look at this split alone (default: all of them)."""
     most: int = 1000
@@ -53,14 +47,10 @@ class InspectOptions(DataOptions):
     """Compare with the true labels of a store that derts data corrupt wrote."""
     out: Annotated[Path | None, unset("FOLDER")] = None
     """Folder to write (default: RUN/inspect, or RUN/inspect-SPLIT)."""
-    quiet: bool = False
-    """No progress, just the result."""
 
 
-def inspect(arguments: Sequence[str]) -> None:
-    """Parse, embed, judge, write."""
-    options = parse(InspectOptions, arguments, "inspect")
-
+def inspect(options: InspectOptions) -> None:
+    """Embed, judge, write."""
     from derts.files import csv_bytes, write_atomically
     from derts.labels.known_errors import score_judged
     from derts.report.review import review_page, suspects
@@ -83,7 +73,7 @@ def inspect(arguments: Sequence[str]) -> None:
         _draw_suspects(judged, sheet)
     reviewed = suspects(judged, options.most)
     write_atomically(out / "review.html", review_page(judged, reviewed).encode())
-    print_table(rows[:11])
+    print(table_text(rows[:11]))
     print(f"\n{100 * trust.share_wrong:.1f}% of {len(judged):,} labels look wrong")
     if options.score:
         print(score_judged(judged, data).line)
@@ -95,17 +85,15 @@ def inspect(arguments: Sequence[str]) -> None:
             "another split (--split val), or train for fewer updates"
         )
     print_rows(
-        [
-            (f"{noun}s", f"{listed}, {sheet}" if noun == "image" else str(listed)),
-            ("classes", str(out / "classes.csv")),
-            ("review", f"{out / 'review.html'} ({len(reviewed):,} {noun}s)"),
-        ]
+        (f"{noun}s", f"{listed}, {sheet}" if noun == "image" else listed),
+        ("classes", out / "classes.csv"),
+        ("review", f"{out / 'review.html'} ({len(reviewed):,} {noun}s)"),
     )
 
 
 def judge_data(
-    options: InspectOptions | CleanOptions, run: Path | None, split: str | None
-) -> tuple[JudgedItems, str]:
+    options: FeatureOptions, run: Path | None, split: str | None
+) -> "tuple[JudgedItems, str]":
     """A run's data judged by its model, or features as they are; and where the data is."""
     from derts.data import open_data
     from derts.labels.judged import chosen_splits, judge_items
@@ -115,8 +103,9 @@ def judge_data(
 
     if (run is None) == (options.features is None):
         raise DertsError("give either a run or --features FILE: one of them says what to look at")
-    if run is None:
-        return _judge_features(options, split)
+    if options.features is not None:
+        return _judge_features(options.features, options, split)
+    assert run is not None
     data = Run.open(run).data(options.data, options.data_changed)
     tables = open_data(data)
     chosen = chosen_splits(tables, split)
@@ -127,34 +116,31 @@ def judge_data(
 
 
 def _judge_features(
-    options: InspectOptions | CleanOptions, split: str | None
-) -> tuple[JudgedItems, str]:
+    source: Path, options: FeatureOptions, split: str | None
+) -> "tuple[JudgedItems, str]":
     from derts.data import describe_store, open_store, read_matrix
     from derts.labels.judged import chosen_splits, judge_items
     from derts.progress import progress, silent
 
-    source = options.features
-    assert source is not None
-    if not source.is_dir():
-        matrix = read_matrix(source, options.labels)
-        for note in matrix.check(silent if options.quiet else progress):
-            print(printable(note))
-        names = [matrix.name(row) for row in range(len(matrix))]
-        if len(set(matrix.labels or ())) < 2:
-            raise DertsError(f"{source} has one class: give rows of two classes or more")
-        tables = chosen_splits({"train": matrix.table()}, split)
-        return judge_items(None, tables, paths=names), str(source)
-    if describe_store(source).kind != "features":
-        fix = "train a model and give its run, or embed the store with derts data embed"
-        raise DertsError(f"{source} is a store of images: {fix}")
-    return judge_items(None, chosen_splits(open_store(source), split), str(source)), str(source)
+    if source.is_dir():
+        if describe_store(source).kind != "features":
+            fix = "train a model and give its run, or embed the store with derts data embed"
+            raise DertsError(f"{source} is a store of images: {fix}")
+        tables = chosen_splits(open_store(source), split)
+        return judge_items(None, tables, str(source)), str(source)
+    matrix = read_matrix(source, options.labels)
+    for note in matrix.check(silent if options.quiet else progress):
+        print(printable(note))
+    names = [matrix.name(row) for row in range(len(matrix))]
+    if len(set(matrix.labels or ())) < 2:
+        raise DertsError(f"{source} has one class: give rows of two classes or more")
+    tables = chosen_splits({"train": matrix.table()}, split)
+    return judge_items(None, tables, paths=names), str(source)
 
 
-def _image_rows(judged: JudgedItems) -> list[tuple[str, ...]]:
+def _image_rows(judged: "JudgedItems") -> Sequence[Sequence[str]]:
     trust, places = judged.trust, judged.places
-    rows: list[tuple[str, ...]] = [
-        ("path", "split", "class", "suggestion", "label is right", "suggestion is right")
-    ]
+    rows = [("path", "split", "class", "suggestion", "label is right", "suggestion is right")]
     given, suggested = trust.given.tolist(), trust.suggestion.tolist()
     right, sure = trust.probability.tolist(), trust.sure.tolist()
     for image in trust.order.tolist():
@@ -164,7 +150,7 @@ def _image_rows(judged: JudgedItems) -> list[tuple[str, ...]]:
     return rows
 
 
-def _draw_suspects(judged: JudgedItems, path: Path) -> None:
+def _draw_suspects(judged: "JudgedItems", path: Path) -> None:
     from derts.report.pictures import draw_sheet, to_picture
 
     trust = judged.trust

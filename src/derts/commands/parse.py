@@ -8,41 +8,42 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, TextIO, TypeVar
 
 import tyro
 
+from derts.config import check_ranges
 from derts.errors import DertsError, printable
-from derts.report.tables import table_text
 
 Options = TypeVar("Options")
 
 
-def parse(
-    kind: type[Options],
-    arguments: Sequence[str],
-    command: str,
-    description: str | None = None,
-    default: Options | None = None,
-) -> Options:
-    """Parse a command's arguments into its options dataclass, whose docstring describes it."""
+def parse(kind: type[Options], arguments: Sequence[str], command: str) -> Options:
+    """Parse a command's arguments into its options dataclass, whose docstring describes it.
+
+    Where it has a method `defaults`, that gives the options' defaults from the arguments.
+    """
     said, asked = io.StringIO(), _Held(sys.stdout)
-    text = f"{description or inspect.getdoc(kind)}\n"
+    defaults: Callable[[Sequence[str]], Options] | None = getattr(kind, "defaults", None)
+    default = defaults(arguments) if defaults else None
+    text = f"{inspect.getdoc(kind)}\n"
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(asked):
             found = tyro.cli(
                 kind, prog=f"derts {command}", description=text, args=arguments, default=default
             )
-            assert found is not None
-            return found
     except SystemExit as stop:
         if not stop.code:
             plain = without_colours if os.environ.get("NO_COLOR") else str
             print(_wrapped(plain(asked.getvalue()), shutil.get_terminal_size().columns), end="")
             raise
         raise DertsError(f"{_reason(said.getvalue())} (derts {command} --help)") from None
+    assert found is not None
+    check_ranges(found)
+    return found
 
 
 def unset(metavar: str) -> Any:
@@ -58,6 +59,18 @@ class DataOptions:
     """Other data than the run was trained on."""
     data_changed: bool = False
     """Go on although the data was prepared anew since the run was trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureOptions(DataOptions):
+    """Options of commands that take features in place of a run."""
+
+    features: Annotated[Path | None, unset("FILE")] = None
+    """No run: a .npz, .npy or .parquet file of features, or a store of features."""
+    labels: Annotated[Path | None, unset("FILE")] = None
+    """A CSV with the labels of an .npy (default: labels.csv beside it)."""
+    quiet: bool = False
+    """No progress, just the result."""
 
 
 class _Held(io.StringIO):
@@ -104,13 +117,8 @@ def _reason(box: str) -> str:
     return " ".join(useful[:3]).removesuffix(" Got errors:") or "these options are not understood"
 
 
-def print_rows(rows: Sequence[tuple[str, str]]) -> None:
+def print_rows(*rows: tuple[str, object]) -> None:
     """Aligned `name  value` lines on standard output."""
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"{name:<{width}}  {printable(value)}")
-
-
-def print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    """A heading and rows in aligned columns on standard output."""
-    print(table_text(rows))

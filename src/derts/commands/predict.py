@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from derts.commands.parse import parse, print_rows, unset
+from derts.commands.parse import print_rows, unset
 from derts.errors import DertsError, printable
 
 if TYPE_CHECKING:
@@ -81,9 +80,8 @@ class ExportOptions:
     """timm:NAME: a safetensors file or state dict, or download: timm's own."""
 
 
-def predict(arguments: Sequence[str]) -> None:
-    """Parse, adapt, predict, write."""
-    options = parse(PredictOptions, arguments, "predict")
+def predict(options: PredictOptions) -> None:
+    """Adapt, predict, write."""
     if options.out.suffix.lower() == ".png":
         raise DertsError(f"--out {options.out} is where the picture sheet goes: name it .csv")
     sheet = options.out.with_suffix(".png")
@@ -103,14 +101,8 @@ def predict(arguments: Sequence[str]) -> None:
     classifier = model.adapt(options.support, left_out=left_out)
     shown_how = silent if options.quiet else progress
     found = classifier.predict(options.query, left_out=left_out, progress=shown_how)
-    rows = [
-        (
-            "row" if model.takes_features else "image",
-            "label",
-            "probability",
-            *classifier.class_names,
-        )
-    ]
+    noun = "row" if model.takes_features else "image"
+    rows = [(noun, "label", "probability", *classifier.class_names)]
     for one in found:
         shares = [f"{share:.4f}" for share in (one.probability, *one.probabilities.values())]
         rows.append((one.name, one.label, *shares))
@@ -125,11 +117,9 @@ def predict(arguments: Sequence[str]) -> None:
         print(f"{sum(one.label == name for one in found):6d}  {printable(name)}")
     used = f"{options.model}, pretrained and not trained further"
     print_rows(
-        [
-            ("model", used if model.card.get("untrained") else str(options.model)),
-            ("labels", str(options.out)),
-            *([] if model.takes_features else [("pictures", str(sheet))]),
-        ]
+        ("model", used if model.card.get("untrained") else options.model),
+        ("labels", options.out),
+        *([] if model.takes_features else [("pictures", sheet)]),
     )
     if lost:
         first = printable(f"{lost[0][0]} ({lost[0][1]})")
@@ -163,31 +153,28 @@ def sheet_images(
         for name, images in examples.items()
         for image in [one for one in images if str(one) not in broken][:each]
     ][: SHEET_PICTURES // 2]
-    by_label = [[one for one in found if one.label == name] for name in examples]
-    for ones in by_label:
+    ranked: list[tuple[int, int, Prediction]] = []  # the most probable of each label come first
+    for place, name in enumerate(examples):
+        ones = [one for one in found if one.label == name]
         ones.sort(key=lambda one: -one.probability)
-    turns = [one for turn in zip_longest(*by_label) for one in turn if one is not None]
-    chosen = set(map(id, turns[: max(0, SHEET_PICTURES - len(shown))]))
-    shown += [
+        ranked += [(turn, place, one) for turn, one in enumerate(ones)]
+    ranked.sort(key=lambda entry: entry[:2])
+    chosen = ranked[: max(0, SHEET_PICTURES - len(shown))]
+    chosen.sort(key=lambda entry: entry[1])
+    return shown + [
         (query / one.name, f"{one.label} {100 * one.probability:.0f}%\n{one.name}")
-        for ones in by_label
-        for one in ones
-        if id(one) in chosen
+        for _, _, one in chosen
     ]
-    return shown
 
 
-def export(arguments: Sequence[str]) -> None:
-    """Parse, load, write."""
-    options = parse(ExportOptions, arguments, "export")
+def export(options: ExportOptions) -> None:
+    """Load, write."""
     if options.file.suffix not in (".safetensors", ".onnx"):
         raise DertsError(f"{options.file} ends in neither .safetensors nor .onnx: name it so")
     by_onnx = options.file.suffix == ".onnx"
     if by_onnx != (options.support is not None):
-        raise DertsError(
-            "an .onnx file, and no other, holds the classes of a folder: "
-            + ("give --support FOLDER" if by_onnx else "leave out --support")
-        )
+        fix = "give --support FOLDER" if by_onnx else "leave out --support"
+        raise DertsError(f"an .onnx file, and no other, holds the classes of a folder: {fix}")
 
     from derts.model_files import load_model
 
@@ -196,7 +183,7 @@ def export(arguments: Sequence[str]) -> None:
         from derts.onnx_file import save_onnx
 
         classifier = model.adapt(options.support)
-        print_rows([("model", str(save_onnx(classifier, options.file)))])
+        print_rows(("model", save_onnx(classifier, options.file)))
         return
     weights, card = model.save(options.file)
-    print_rows([("model", str(weights)), ("card", str(card))])
+    print_rows(("model", weights), ("card", card))

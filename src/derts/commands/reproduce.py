@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from derts.commands.parse import parse, unset
+from derts.commands.parse import unset
+from derts.config import within
 from derts.errors import DertsError
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ class ReproduceOptions:
     """table1 … table8, figure2, case-study, or all."""
     dataset: Annotated[tuple[str, ...], unset("NAME=PATH …")] = ()
     """Prepared stores, as mini=PATH and tiered=PATH; or glyphs, built in, in place of both."""
-    seeds: int = 3
+    seeds: int = within(3, 1)
     """Paired seeds: 0, 1, …"""
     only: Annotated[tuple[str, ...], unset("KEY=VALUE,… …")] = ()
     """Just the cells with these values, as learner=anil,strategy=random,shot=5,fraction=0.1 (also
     dataset, backbone, classes, noise, ratio, weights=no); values of one key are alternatives."""
-    updates_scale: float = 1.0
+    updates_scale: float = within(1.0, 1e-6, 100)
     """Multiplies updates, warm-up and evaluation points: 0.1 for a quick look."""
     preset: Annotated[tuple[str, ...], unset("NAME [NAME …]")] = ()
     """Presets of derts train on top of the recipes: gpu for bfloat16 and the fastest kernels,
@@ -68,23 +68,14 @@ class ReproduceOptions:
     """No progress, just the report."""
 
 
-def reproduce(arguments: Sequence[str]) -> None:
-    """Parse; list, run or report."""
-    options = parse(ReproduceOptions, arguments, "reproduce")
-    if options.seeds < 1:
-        raise DertsError(f"--seeds is {options.seeds}: it must be at least 1")
-    if not 1e-6 <= options.updates_scale <= 100:
-        raise DertsError(
-            f"--updates-scale is {options.updates_scale}: it must be between 1e-06 and 100"
-        )
+def reproduce(options: ReproduceOptions) -> None:
+    """List, run or report."""
     if options.dry_run and options.report:
         raise DertsError("--dry-run lists what would be run, --report what was: give one of them")
     if options.from_results is not None and not options.report:
         raise DertsError("--from reads results for a report: add --report")
     if options.from_results is not None and options.known is not None:
-        raise DertsError(
-            "--from reports nothing but what it names, --known adds to run folders: give one"
-        )
+        raise DertsError("--from reports nothing but what it names, --known adds to runs: give one")
 
     from derts.paper.cells import chosen_names
     from derts.paper.experiment import Experiment

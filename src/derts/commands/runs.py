@@ -1,15 +1,15 @@
 """derts runs, derts compare, derts report, derts evaluate"""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from derts.commands.parse import DataOptions, parse, print_rows, print_table, unset
+from derts.commands.parse import DataOptions, print_rows, unset
 from derts.errors import DertsError
+from derts.report.tables import table_text
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,8 @@ class EvaluateOptions(DataOptions):
     """Query images per class (default: the run's setting, 15)."""
 
 
-def runs(arguments: Sequence[str]) -> None:
-    """Parse, look, print."""
-    options = parse(RunsOptions, arguments, "runs")
-
+def runs(options: RunsOptions) -> None:
+    """Look, print."""
     from derts.report.read import RunStory
     from derts.training.run_folder import Run
 
@@ -108,13 +106,11 @@ def runs(arguments: Sequence[str]) -> None:
         rows.append((str(file.parent), *about, story.status, reached))
     if len(rows) == 1:
         raise DertsError(f"no run folder in {options.folder}: derts train makes one")
-    print_table(rows)
+    print(table_text(rows))
 
 
-def compare(arguments: Sequence[str]) -> None:
-    """Parse, read, print."""
-    options = parse(CompareOptions, arguments, "compare")
-
+def compare(options: CompareOptions) -> None:
+    """Read, print."""
     from derts.report import read
 
     if not options.runs:
@@ -123,23 +119,17 @@ def compare(arguments: Sequence[str]) -> None:
     comparison = read.comparison_of(groups)
     if not comparison.results:
         raise DertsError("none of these runs is finished: wait, or derts train --resume RUN")
-    print_table(comparison.table())
-    settings = read.settings_table(groups)
-    if settings:
-        print()
-        print_table(settings)
+    print(table_text(comparison.table()))
+    if settings := read.settings_table(groups):
+        print(f"\n{table_text(settings)}")
 
 
-def report(arguments: Sequence[str]) -> None:
-    """Parse, read, write, print."""
-    options = parse(ReportOptions, arguments, "report")
-
+def report(options: ReportOptions) -> None:
+    """Read, write, print."""
     if not options.runs:
         raise DertsError("no run is named: give at least one run folder (derts report --help)")
     if options.out.is_dir():
-        raise DertsError(
-            f"{options.out} is a folder: give the name of a file, such as {options.out}/report.html"
-        )
+        raise DertsError(f"{options.out} is a folder: name a file, as {options.out}/report.html")
 
     from derts.report.page import make_report
 
@@ -150,10 +140,8 @@ def report(arguments: Sequence[str]) -> None:
         print(f"figures  {count} in {options.png}")
 
 
-def evaluate(arguments: Sequence[str]) -> None:
-    """Parse, evaluate, print, and write the result beside the run's own."""
-    options = parse(EvaluateOptions, arguments, "evaluate")
-
+def evaluate(options: EvaluateOptions) -> None:
+    """Evaluate, print, and write the result beside the run's own."""
     from derts.config_file import with_values
     from derts.data import open_data
     from derts.training.result import make_result
@@ -177,10 +165,8 @@ def evaluate(arguments: Sequence[str]) -> None:
         result["notes"].append(CHANGED)
     path = run.write_result(result, f"evaluation-{options.split}-{shot}shot.json")
     print_rows(
-        [
-            ("accuracy", f"{evaluation.mean:.2f}% ± {evaluation.interval:.2f}"),
-            ("weights", f"of update {result['weights_of_update']}"),
-            ("tasks", f"{len(evaluation.accuracies)} of split {options.split}, {shot} shot"),
-            ("written", str(path)),
-        ]
+        ("accuracy", f"{evaluation.mean:.2f}% ± {evaluation.interval:.2f}"),
+        ("weights", f"of update {result['weights_of_update']}"),
+        ("tasks", f"{len(evaluation.accuracies)} of split {options.split}, {shot} shot"),
+        ("written", path),
     )

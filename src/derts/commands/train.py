@@ -10,36 +10,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from derts.clock import share_of_selection, training_seconds
-from derts.commands.parse import parse, print_rows, print_table, unset
+from derts.commands.parse import print_rows, unset
 from derts.config import TrainConfig
 from derts.config_file import PRESETS, apply_presets, read_config
 from derts.errors import DertsError
+from derts.report.tables import table_text
 from derts.statistics import over_seeds
 
 if TYPE_CHECKING:
     from derts.training.driver import Listen
 
-DESCRIPTION = f"""Train a few-shot learner on tasks and evaluate it on classes it has never seen.
-
-Values come from the defaults; then from --preset (any of {", ".join(PRESETS)}; several may be
-given) and --config (a TOML file, such as a run's own config.toml), the later one wins; then from
-the options below.
-
-Examples:
-  derts train --preset demo
-  derts train --data my-store --learner.name anil --tasks.shot 1 --updates 3000
-  derts train --config runs/first/config.toml --seed 1 --out runs/second
-  derts train --resume runs/second
-  derts train --resume runs/second --updates 5000
-  derts train --data my-store --seeds 0 1 2 --out runs/three   # runs/three/seed-0, …
-  derts train --resume runs/three
-"""
 RESUMED = ("data", "updates")  # the settings that may be others when a run is resumed
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """Options of `derts train`."""
+    __doc__ = f"""Train a few-shot learner on tasks and evaluate it on classes it has never seen.
+
+    Values come from the defaults; then from --preset (any of {", ".join(PRESETS)}; several may be
+    given) and --config (a TOML file, such as a run's own config.toml), the later one wins; then
+    from the options below.
+
+    Examples:
+      derts train --preset demo
+      derts train --data my-store --learner.name anil --tasks.shot 1 --updates 3000
+      derts train --config runs/first/config.toml --seed 1 --out runs/second
+      derts train --resume runs/second
+      derts train --resume runs/second --updates 5000
+      derts train --data my-store --seeds 0 1 2 --out runs/three   # runs/three/seed-0, …
+      derts train --resume runs/three
+    """
 
     preset: Annotated[tuple[str, ...], unset("NAME [NAME …]")] = ()
     """Named sets of values, applied in order."""
@@ -63,10 +63,43 @@ class TrainOptions:
     """No progress, just the result."""
     run: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
 
+    @staticmethod
+    def defaults(arguments: Sequence[str]) -> "TrainOptions":
+        """What presets and a config file say: the defaults of all other options."""
+        early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+        layers: dict[str, Any] = {"dest": "layers", "action": "append", "default": []}
+        early.add_argument("--preset", nargs="*", **layers)
+        early.add_argument("--config", nargs=1, type=Path, **layers)
+        early.add_argument("--resume", type=Path)
+        early.add_argument("--seed", nargs="*")
+        early.add_argument("--seeds", nargs="*")
+        words = [word for word in arguments if word not in ("-h", "--help")]
+        try:
+            known, _ = early.parse_known_args(words)
+        except argparse.ArgumentError as error:
+            raise DertsError(f"{error.argument_name} names none: give a path after it") from None
+        if [] in known.layers:
+            raise DertsError(f"--preset names none: choose from {', '.join(PRESETS)}")
+        if known.seeds == []:
+            raise DertsError("--seeds names none: give one or more, as --seeds 0 1 2")
+        if known.seeds and known.seed is not None:
+            raise DertsError("--seed and --seeds do not go together: leave one out")
+        if known.seeds and known.resume is not None:
+            raise DertsError("--resume goes on by the run's own settings: leave out --seeds")
+        own = [known.resume / "config.toml"] if known.resume else []
+        seeds = known.resume.glob("seed-*/config.toml") if known.resume else []
+        own += sorted(seeds, key=lambda path: (len(path.parent.name), path.parent.name))
+        config = next((read_config(path) for path in own if path.is_file()), TrainConfig())
+        for layer in known.layers:
+            if isinstance(layer[0], Path):
+                config = read_config(layer[0], config)
+            else:
+                config = apply_presets(layer, config)
+        return TrainOptions(run=config)
 
-def train(arguments: Sequence[str]) -> None:
-    """Parse, train, print."""
-    options = parse(TrainOptions, arguments, "train", DESCRIPTION, _defaults(arguments))
+
+def train(options: TrainOptions) -> None:
+    """Train, print."""
     from derts.report.read import differing_settings
     from derts.training import resume
     from derts.training import train as run
@@ -76,7 +109,8 @@ def train(arguments: Sequence[str]) -> None:
     config, quiet, seeds = options.run, options.quiet, options.seeds
     out = options.resume or options.out or Path("runs") / default_name(config, not seeds)
     folders = [] if (out / "config.toml").exists() or not options.resume else seed_folders(out)
-    _check_seeds(options, arguments, bool(folders))
+    if (seeds or folders) and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise DertsError("--seeds is for one process: start torchrun once per seed, with --seed")
 
     def listen(folder: Path) -> "Listen | None":
         if not options.tensorboard:
@@ -115,31 +149,17 @@ def train(arguments: Sequence[str]) -> None:
     reached += f"{len(result['accuracies'])} {result['split']} tasks"
     reached += f", weights of update {of}" if of != result["updates"] else ""
     print_rows(
-        [
-            ("learner", f"{config.learner.name}, {config.model.backbone}-{config.model.width}"),
-            ("tasks", f"{tasks.way} way, {tasks.shot} shot, from {config.data}{rotated}"),
-            ("strategy", _strategy(config.resolved(), result)),
-            *[("parts", text) for text in _parts(result)],
-            *[("note", text) for text in result["notes"]],
-            ("updates", f"{result['updates']} in {training:.1f} s ({each:.1f} ms each)"),
-            ("selection", f"{100 * share_of_selection(result['seconds']):.1f}% of that time"),
-            ("accuracy", reached),
-            ("run", str(out)),
-            ("next", f"derts report {out}"),
-        ]
+        ("learner", f"{config.learner.name}, {config.model.backbone}-{config.model.width}"),
+        ("tasks", f"{tasks.way} way, {tasks.shot} shot, from {config.data}{rotated}"),
+        ("strategy", _strategy(config.resolved(), result)),
+        *[("parts", text) for text in _parts(result)],
+        *[("note", text) for text in result["notes"]],
+        ("updates", f"{result['updates']} in {training:.1f} s ({each:.1f} ms each)"),
+        ("selection", f"{100 * share_of_selection(result['seconds']):.1f}% of that time"),
+        ("accuracy", reached),
+        ("run", out),
+        ("next", f"derts report {out}"),
     )
-
-
-def _check_seeds(options: TrainOptions, arguments: Sequence[str], resumed: bool) -> None:
-    """Refuse what does not go together with several seeds."""
-    if options.seeds and options.resume is not None:
-        raise DertsError("--resume goes on by the run's own settings: leave out --seeds")
-    if "--seeds" in arguments and not options.seeds:
-        raise DertsError("--seeds names none: give one or more, as --seeds 0 1 2")
-    if options.seeds and any(word.partition("=")[0] == "--seed" for word in arguments):
-        raise DertsError("--seed and --seeds do not go together: leave one out")
-    if (options.seeds or resumed) and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise DertsError("--seeds is for one process: start torchrun once per seed, with --seed")
 
 
 def _print_seeds(out: Path, folders: Sequence[Path], results: Sequence[dict[str, Any]]) -> None:
@@ -150,16 +170,13 @@ def _print_seeds(out: Path, folders: Sequence[Path], results: Sequence[dict[str,
         reached = f"{result['accuracy']:.2f} ± {result['interval']:.2f}"
         rows.append((folder.name, str(result["updates"]), each, reached))
     mean = over_seeds([result["accuracy"] for result in results])
-    print_table([*rows, ("mean", "", "", str(mean))])
-    print()
+    print(f"{table_text([*rows, ('mean', '', '', str(mean))])}\n")
     notes = dict.fromkeys(text for result in results for text in result["notes"])
     shared = "one process for all: data opened once, kernels compiled once"
     print_rows(
-        [
-            *[("note", text) for text in (shared, *notes)],
-            ("intervals", "95%, of a run over its test tasks, of the mean over seeds"),
-            ("next", f"derts report {out}"),
-        ]
+        *[("note", text) for text in (shared, *notes)],
+        ("intervals", "95%, of a run over its test tasks, of the mean over seeds"),
+        ("next", f"derts report {out}"),
     )
 
 
@@ -191,29 +208,3 @@ def default_name(config: TrainConfig, with_seed: bool = True) -> str:
     extra = [tasks.noise] * (tasks.noise != "none") + ["rotated"] * tasks.rotated
     seed = [f"seed{config.seed}"] * with_seed
     return "-".join((*names, *extra, f"{tasks.way}way{tasks.shot}shot", *seed))
-
-
-def _defaults(arguments: Sequence[str]) -> TrainOptions:
-    """What presets and a config file say: the defaults of all other options."""
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    layers: dict[str, Any] = {"dest": "layers", "action": "append", "default": []}
-    early.add_argument("--preset", nargs="*", **layers)
-    early.add_argument("--config", nargs=1, type=Path, **layers)
-    early.add_argument("--resume", type=Path)
-    words = [word for word in arguments if word not in ("-h", "--help")]
-    try:
-        known, _ = early.parse_known_args(words)
-    except argparse.ArgumentError as error:
-        raise DertsError(f"{error.argument_name} names none: give a path after it") from None
-    if [] in known.layers:
-        raise DertsError(f"--preset names none: choose from {', '.join(PRESETS)}")
-    own = [known.resume / "config.toml"] if known.resume else []
-    seeds = known.resume.glob("seed-*/config.toml") if known.resume else []
-    own += sorted(seeds, key=lambda path: (len(path.parent.name), path.parent.name))
-    config = next((read_config(path) for path in own if path.is_file()), TrainConfig())
-    for layer in known.layers:
-        first = layer[0]
-        config = (
-            read_config(first, config) if isinstance(first, Path) else apply_presets(layer, config)
-        )
-    return TrainOptions(run=config)

@@ -58,11 +58,9 @@ def changes_by_trust(
         elif rule != "relabel" and right[image] < 0.5:
             to[image] = None
     _keep_enough(to, trust)
-    found = []
-    for image in sorted(to, key=right.__getitem__):
-        new = to[image]
-        found.append(LabelChange(image, None if new is None else names[new], "trust"))
-    return found
+    order = sorted(to, key=right.__getitem__)
+    new = {image: None if number is None else names[number] for image, number in to.items()}
+    return [LabelChange(image, new[image], "trust") for image in order]
 
 
 def _keep_enough(to: dict[int, int | None], trust: Trust) -> None:
@@ -100,10 +98,8 @@ def read_review(path: Path, judged: JudgedItems) -> dict[int, LabelChange | None
     except FileNotFoundError:
         raise DertsError(f"no file at {path}: check the path") from None
     except (KeyError, UnicodeDecodeError, csv.Error):
-        raise DertsError(
-            f"{path} is no CSV with columns path, split, decision and new class: save it from "
-            "review.html"
-        ) from None
+        columns = "columns path, split, decision and new class"
+        raise DertsError(f"{path} is no CSV with {columns}: save it from review.html") from None
     for split, name, decision, new in wanted:
         image = place_of.get((split, name))
         if image is None:
@@ -135,33 +131,25 @@ def after_review(
             labels[image] = names.index(change.new_class or "")
     found = judge(judged.features[kept], labels[kept], names, judged.device)
     # the person's images keep their decision, so they count as certain
-    probability, sure = torch.ones(len(judged)), torch.ones(len(judged))
-    suggestion = labels.clone()
-    probability[kept], sure[kept], suggestion[kept] = (
-        found.probability,
-        found.sure,
-        found.suggestion,
-    )
-    for image in decided:
-        probability[image], sure[image], suggestion[image] = 1.0, 1.0, labels[image]
-    rests = torch.zeros(len(judged))
+    probability, sure, suggestion = torch.ones(len(kept)), torch.ones(len(kept)), labels.clone()
+    probability[kept], sure[kept] = found.probability, found.sure
+    suggestion[kept] = found.suggestion
+    certain = list(decided)
+    probability[certain], sure[certain], suggestion[certain] = 1.0, 1.0, labels[certain]
+    rests = torch.zeros(len(kept))
     trust = Trust(probability, labels, suggestion, sure, rests, found.wrong, names, found.note)
     return changes_by_trust(replace(judged, trust=trust), rule, precision, splits)
 
 
-def change_rows(judged: JudgedItems, changes: Sequence[LabelChange]) -> list[tuple[str, ...]]:
+def change_rows(judged: JudgedItems, changes: Sequence[LabelChange]) -> Sequence[Sequence[str]]:
     """The changes as rows of a CSV, with a heading."""
-    places, trust = judged.places, judged.trust
-    rows: list[tuple[str, ...]] = [
-        ("path", "split", "class", "change", "new class", "by", "label is right")
-    ]
+    rows = [("path", "split", "class", "change", "new class", "by", "label is right")]
     for one in changes:
-        old = trust.classes[int(trust.given[one.image])]
+        path, split = judged.paths[one.image], judged.places[one.image][0]
+        old = judged.trust.classes[int(judged.trust.given[one.image])]
         what = "drop" if one.new_class is None else "relabel"
-        right = f"{float(trust.probability[one.image]):.4f}"
-        split = places[one.image][0]
-        about = (judged.paths[one.image], split, old, what, one.new_class or "", one.by, right)
-        rows.append(about)
+        right = f"{float(judged.trust.probability[one.image]):.4f}"
+        rows.append((path, split, old, what, one.new_class or "", one.by, right))
     return rows
 
 
@@ -189,20 +177,18 @@ def write_cleaned(
         name = new_class.get(image, names[int(judged.trust.given[image])])
         if name is None:
             continue
-        to = split
-        if name not in number_of[split]:
-            to = next(other for other, numbers in number_of.items() if name in numbers)
+        to = next(other for other in (split, *tables) if name in number_of[other])
         if tables[to].item_shape != tables[split].item_shape:
             raise DertsError(f"images of {split!r} do not have the size of those of {to!r}")
         rows[to].append((image, number_of[to][name]))
-    contents = {
-        split: replace(
-            SplitContent.of(tables[split], [judged.paths[image] for image, _ in found]),
-            blocks=_blocks(judged, [image for image, _ in found]),
+    contents = {}
+    for split, found in rows.items():
+        images = [image for image, _ in found]
+        contents[split] = replace(
+            SplitContent.of(tables[split], [judged.paths[image] for image in images]),
+            blocks=_blocks(judged, images),
             labels=torch.tensor([label for _, label in found], dtype=torch.long),
         )
-        for split, found in rows.items()
-    }
     about = {"kind": "cleaned", "name": Path(origin).name}
     return write_store(
         contents, destination, about,

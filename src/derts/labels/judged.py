@@ -16,7 +16,7 @@ from derts.labels.trust import Trust
 from derts.learners.base import Learner
 from derts.learners.embedding import evaluation_mode
 from derts.models.batch_norm import set_context
-from derts.progress import Advance
+from derts.progress import Advance, unheard
 from derts.tasks.randomness import generator
 
 AT_ONCE = 256  # images in a forward pass …
@@ -58,16 +58,14 @@ class JudgedItems:
 
     def items(self, numbers: Sequence[int]) -> list[Tensor]:
         """Each of these items, on the CPU: uint8 [height, width, channels], or features [d]."""
-        places = self.places
-        found = [(self.tables[places[number][0]], places[number][1]) for number in numbers]
-        return [table.gather(torch.tensor([place]))[0].cpu() for table, place in found]
+        places = [self.places[number] for number in numbers]
+        return [self.tables[name].gather(torch.tensor([n]))[0].cpu() for name, n in places]
 
     def typical(self, class_number: int, most: int) -> list[int]:
         """The images of a class whose labels are trusted most."""
         members = (self.trust.given == class_number).nonzero().squeeze(1)
         order = self.trust.probability[members].argsort(descending=True, stable=True)
-        found: list[int] = members[order[:most]].tolist()
-        return found
+        return [int(number) for number in members[order[:most]]]
 
     def class_rows(self) -> list[tuple[str, str, int, float]]:
         """Class, other class that it is confused with most, images, share that looks wrong.
@@ -89,7 +87,7 @@ def judge_items(
     learner: Learner[Any] | None,
     tables: Mapping[str, Table],
     data: str | None = None,
-    advance: Advance = lambda count=1, note=None: None,
+    advance: Advance = unheard,
     paths: Sequence[str] | None = None,
 ) -> JudgedItems:
     """Embed every item once, and judge all labels of all classes of all splits together.
@@ -139,7 +137,7 @@ def chosen_splits(tables: Mapping[str, Table], split: str | None) -> Mapping[str
 def item_features(
     learner: Learner[Any],
     images: Table,
-    advance: Advance = lambda count=1, note=None: None,
+    advance: Advance = unheard,
     indices: Tensor | None = None,
 ) -> Tensor:
     """Features float32 [n, dim] of the items of a table, or of those at indices.

@@ -69,10 +69,8 @@ def _read_confusions(path: Path, class_names: tuple[str, ...]) -> Tensor:
     except FileNotFoundError:
         raise DertsError(f"no file at {path}: check the path") from None
     except KeyError as error:
-        raise DertsError(
-            f"{path} names {error}, which is no class of the training split or no column: write "
-            "columns class, given and share"
-        ) from None
+        fix = "which is no training class or no column: write columns class, given and share"
+        raise DertsError(f"{path} names {error}, {fix}") from None
     except (ValueError, csv.Error):
         raise DertsError(f"{path}: every share must be a number from 0 to 1") from None
     return found
@@ -121,9 +119,8 @@ def true_labels(store: str, images: Table) -> Tensor:
     try:
         found = np.load(path, allow_pickle=False)
     except FileNotFoundError:
-        raise DertsError(
-            f"{store} has no {TRUE_LABELS}: only what derts data corrupt wrote can be scored"
-        ) from None
+        fix = "only what derts data corrupt wrote can be scored"
+        raise DertsError(f"{store} has no {TRUE_LABELS}: {fix}") from None
     except Exception as error:  # numpy parses the header as Python and lets any mistake through
         raise DertsError(f"{path} cannot be read ({error}): make the store again") from None
     if found.shape != (len(images),) or found.dtype.kind != "i":
@@ -133,11 +130,8 @@ def true_labels(store: str, images: Table) -> Tensor:
 
 @dataclass(frozen=True)
 class DetectionScore:
-    """How well wrong labels were found among the training images.
-
-    average_precision  of the ranking by trust
-    first, precision   how many images come first, and the share of them that are wrong
-    estimated, true    share of labels that are wrong
+    """How well wrong labels were found: the ranking's average precision; how many images come
+    first, and the share of them that is wrong; the share of labels that is wrong.
     """
 
     average_precision: float
@@ -164,11 +158,13 @@ def score_detection(right: Tensor, wrong: Tensor) -> DetectionScore:
     """
     ranked = wrong[right.argsort(stable=True)].double()
     precisions = ranked.cumsum(0) / torch.arange(1, len(ranked) + 1)
-    precision = float((precisions * ranked).sum() / ranked.sum().clamp(min=1))
     first = ranked[:FIRST]
-    estimated = float(1 - right.double().mean())
     return DetectionScore(
-        precision, len(first), float(first.mean()), estimated, float(ranked.mean())
+        average_precision=float((precisions * ranked).sum() / ranked.sum().clamp(min=1)),
+        first=len(first),
+        precision=float(first.mean()),
+        estimated=float(1 - right.double().mean()),
+        true=float(ranked.mean()),
     )
 
 
