@@ -16,7 +16,7 @@ from derts.config import TrainConfig
 from derts.data import glyphs
 from derts.errors import DertsError
 from derts.report.page import make_report, what_it_did
-from derts.report.pictures import tasks_of_round
+from derts.report.pool_map import tasks_of_round
 from derts.report.read import comparison_of, group_runs, read_runs
 from derts.training.run_folder import Event, Run
 
