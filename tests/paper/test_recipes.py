@@ -8,7 +8,7 @@ import pytest
 
 from derts.config import TrainConfig
 from derts.errors import DertsError
-from derts.paper.cells import NAMES, Cell, cells, keep_only, paper
+from derts.paper.cells import NAMES, Cell, cells, keep_only, read_json
 from derts.paper.collect import result_file
 from derts.paper.runs import (
     Scale,
@@ -31,7 +31,7 @@ def config_of(cell: Cell, **scale: Any) -> TrainConfig:
 
 
 def test_configs_hold_what_the_paper_states() -> None:
-    setup = paper()["setup"]
+    setup = read_json("paper.json")["setup"]
     for cell in EVERY:
         config, noise = config_of(cell), str(cell.setting.noise)
         learner, strategy = config.learner, config.strategy

@@ -14,6 +14,7 @@ from derts.paper.collect import (
     known_of,
     known_results,
     result_file,
+    result_files,
     save_results,
 )
 from derts.paper.figures import DRAWN, draw_figures
@@ -69,11 +70,8 @@ class Experiment:
 
     def lacking(self, cell: Cell) -> list[GridRun]:
         """The runs of a cell of which no result is there."""
-        return [
-            run
-            for run in self.runs_of(cell)
-            if not run.result_at(cell.fraction).exists() and not self.is_known(cell, run)
-        ]
+        mine = (run for run in self.runs_of(cell) if not self.is_known(cell, run))
+        return [run for run in mine if not run.result_at(cell.fraction).exists()]
 
     def to_run(self) -> list[GridRun]:
         """The runs that are not finished and whose data is given."""
@@ -117,24 +115,23 @@ class Experiment:
             state += ", in a run counted above" if lacking and not work else ""
             if lacking and cell.setting.dataset not in self.scale.data:
                 state += f"; needs --dataset {cell.setting.dataset.partition('-')[0]}=PATH"
-            time = f"{duration(work)}{word}" if work else ""
             name = f"{cell.table:<10}  {cell.setting}, at {100 * cell.fraction:g}%"
-            rows.append((name, str(updates), time, state))
+            rows.append((name, str(updates), f"{duration(work)}{word}" if work else "", state))
             total, finished, assumed = total + work, finished + (not lacking), assumed or word
         where = f"{len(devices)} × {devices[0]}" if len(set(devices)) == 1 else ", ".join(devices)
-        if assumed:
-            where += "; (assumed) times are not measured: recipes/common.toml states them"
+        told = "; (assumed) times are not measured: recipes/common.toml states them"
         return (
             f"{table_text(rows)}\n\n{len(self.cells)} cells, {finished} finished; "
-            f"about {duration(total / len(devices))} left on {where}"
+            f"about {duration(total / len(devices))} left on {where}{told if assumed else ''}"
         )
 
     def _measured(self) -> tuple[Runs, Results]:
         """All runs of the named tables and of random sampling, whatever seed; what they hold."""
         whole = with_references([cell for name in self.names for cell in cells(name)])
         known = {one.seed for one in self.known.values()}
-        seeds = sorted({*self.seeds, *seeds_in(self.out), *known})
-        runs = make_runs(whole, seeds, self.scale, self.out)
+        runs = make_runs(
+            whole, sorted({*self.seeds, *seeds_in(self.out), *known}), self.scale, self.out
+        )
         return runs, collect(whole, runs, self.known)
 
     def write_reports(self, source: Path | None) -> list[Path]:
@@ -150,15 +147,14 @@ class Experiment:
         written: list[Path] = []
         for name in self.names:
             asked = [cell for cell in self.cells if cell.table == name]
-            file = whole = result_file(folder, name, self.scale)
+            file = result_file(folder, name, self.scale)
+            whole = file if source is None else source / file.name
             if source is None:
                 written += [*keep_what_is_lost(file, held), file]
                 save_results(file, name, with_references(cells(name)), held, self.scale.notes())
-            else:
-                whole = result_file(source, name, self.scale)
-                if not whole.is_file():
-                    print_report(make_report(name, asked, {}, [f"There is no {whole}."]))
-                    continue
+            elif not whole.is_file():
+                print_report(make_report(name, asked, {}, [f"There is no {whole}."]))
+                continue
             print_report(read_report(whole, asked))
             report = read_report(whole)
             for suffix, text in ((".md", markdown(report)), (".html", as_html(report))):
@@ -170,11 +166,10 @@ class Experiment:
     def _check_source(self, source: Path) -> None:
         """At least one of the named tables must have a file there; else say what is there."""
         files = [result_file(source, name, self.scale) for name in self.names]
-        if any(file.is_file() for file in files):
-            return
-        there = [file.name for file in source.glob("reproduce-*.json") if "curves" not in file.name]
-        raise DertsError(
-            f"no results at {source}: it has no {', '.join(file.name for file in files)}; "
-            f"there are {', '.join(sorted(there)) or 'none'} (-x0.5: add --updates-scale 0.5; "
-            "-augment: add --preset augment)"
-        )
+        if not any(file.is_file() for file in files):
+            there = ", ".join(file.name for file in result_files(source)) or "none"
+            raise DertsError(
+                f"no results at {source}: it has no {', '.join(file.name for file in files)}; "
+                f"there are {there} (-x0.5: add --updates-scale 0.5; "
+                "-augment: add --preset augment)"
+            )

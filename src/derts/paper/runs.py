@@ -11,14 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from derts.config import StrategyConfig, TrainConfig
 from derts.config_file import PRESETS, apply_presets, as_values, with_values
 from derts.data import open_data
 from derts.errors import DertsError
 from derts.files import parse_json
-from derts.paper.cells import SHORT_NAMES, Cell, Setting, paper, read_recipe
+from derts.paper.cells import SHORT_NAMES, Cell, Setting, read_json, read_recipe
 from derts.training.run_folder import point_file
 
 READS = {
@@ -99,24 +98,18 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
     (12000, 500, 3.02)
     """
     common = read_recipe("common")
-    strategy, noise = common["strategies"][setting.strategy], str(setting.noise)
+    strategy = common["strategies"][setting.strategy]
+    presets = strategy.get("presets", [])
+    presets = strategy.get("noisy_presets", presets) if setting.noise else presets
     layers = [common["run"], common["learners"][setting.learner]]
     layers += [common["few_classes"]] if setting.classes else []
     layers += [common["noisy"]] if setting.noise else []
-    config = TrainConfig()
-    for layer in layers:
-        config = with_values(config, layer, "common.toml")
-    presets = strategy.get("presets", [])
-    presets = strategy.get("noisy_presets", presets) if setting.noise else presets
-    for name in presets:  # what they say of the learner would be another experiment
-        config = with_values(config, {"strategy": PRESETS[name]["strategy"]}, f"preset {name}")
-    chosen: dict[str, Any] = {**strategy.get("values", {}), "ratio": setting.ratio}
-    always = config.strategy.select != "where-it-pays"  # stochastic greedy stays what it is
-    chosen |= {"select": setting.select} if setting.select and not always else {}
-    chosen |= {} if setting.weights else {"weights": "none"}
+    # what presets say of the learner would be another experiment
+    layers += [{"strategy": PRESETS[name]["strategy"]} for name in presets]
     updates = max(1, round(scale.updates * setting.updates))
-    chosen["warmup"] = -1  # the paper's
-    tasks = {"way": setting.way, "shot": setting.shot, **common["noise"][noise]}
+    tasks = {"way": setting.way, "shot": setting.shot, **common["noise"][str(setting.noise)]}
+    chosen = {**strategy.get("values", {}), "ratio": setting.ratio, "warmup": -1}  # the paper's
+    chosen |= {} if setting.weights else {"weights": "none"}
     values = {
         "data": scale.data.get(setting.dataset, setting.dataset),
         "seed": seed,
@@ -126,9 +119,12 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
         "tasks": {**tasks, "classes": class_list(setting.classes, scale.glyphs)},
         "strategy": chosen,
     }
-    config = with_values(config, values, "recipe")
-    if scale.glyphs:
-        config = with_values(config, common["glyphs"], "common.toml")
+    layers += [values, common["glyphs"]] if scale.glyphs else [values]
+    config = TrainConfig()
+    for layer in layers:
+        config = with_values(config, layer, "recipe")
+    if setting.select and config.strategy.select == "where-it-pays":  # else it is the paper's
+        config = with_values(config, {"strategy": {"select": setting.select}}, "recipe")
     config = _with_presets(config, scale.presets).resolved()
     warmup = round(scale.updates * config.strategy.warmup)
     return replace(config, strategy=replace(config.strategy, warmup=warmup))
@@ -154,7 +150,7 @@ def class_list(count: int, glyphs: bool = False) -> tuple[str, ...]:
         return ()
     if glyphs:
         return open_data("glyphs")["train"].class_names[:count]
-    return tuple(paper()["class_lists"][str(count)])
+    return tuple(read_json("paper.json")["class_lists"][str(count)])
 
 
 def run_key(config: TrainConfig, dataset: str) -> str:
@@ -163,8 +159,7 @@ def run_key(config: TrainConfig, dataset: str) -> str:
     Left out are WITHOUT_EFFECT, the path of the data, and what the strategy does not read. How
     often a run is validated counts where its weights are those that were best.
     """
-    values = as_values(config.resolved())
-    values["data"] = dataset
+    values = as_values(config.resolved()) | {"data": dataset}
     for name in WITHOUT_EFFECT:
         if name != "validate_every" or config.evaluation.weights != "best":
             del values[name]
@@ -264,8 +259,7 @@ def to_run(runs: Runs) -> list[GridRun]:
     """Each run once, to the furthest update asked for, without those that are there already."""
     by_folder: dict[Path, GridRun] = {}
     for run in runs.values():
-        other = by_folder.get(run.folder)
-        by_folder[run.folder] = run if other is None or run.until > other.until else other
+        by_folder[run.folder] = max(by_folder.get(run.folder, run), run, key=lambda one: one.until)
     return [run for run in by_folder.values() if not point_file(run.folder, run.until).exists()]
 
 
