@@ -177,6 +177,13 @@ def test_what_says_nothing_is_left_out(demo_folder: Path, tmp_path: Path) -> Non
     assert "time" in make_report([demo_folder / "derts-seed0"]).figures.figures
 
 
+def test_time_that_judging_labels_takes_has_its_bar(demo_folder: Path, tmp_path: Path) -> None:
+    odd = copy_of(demo_folder / "derts-seed0", tmp_path / "odd")
+    judged = {"update": 0.2, "labels": 1.0}
+    change_events(odd, lambda one: one | {"seconds": judged} if "seconds" in one else one)
+    assert ">labels</text>" in make_report([odd]).figures.svg("time")
+
+
 def test_the_same_runs_give_the_same_page(demo_folder: Path) -> None:
     assert make_report([demo_folder]).page == make_report([demo_folder]).page
 

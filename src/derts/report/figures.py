@@ -21,7 +21,7 @@ from derts.report.read import RunGroup
 COLORS = ("#7f8794", "#3f7fd9", "#d9822b", "#2f9e6e", "#c2477f", "#8a63d2", "#a08a1c")
 PHASE_COLORS = {
     "update": "#3f7fd9", "tasks": "#7fb2ee", "pool": "#f0c36d", "embedding": "#d9822b",
-    "estimating": "#c2477f", "selecting": "#8a63d2",
+    "estimating": "#c2477f", "selecting": "#8a63d2", "labels": "#2f9e6e",
 }  # fmt: skip
 PRINT_DPI = 300
 LEGEND_LETTERS, BAR_LETTERS = 64, 24  # in a line
