@@ -13,7 +13,7 @@ from derts.config_file import with_values
 from derts.errors import DertsError
 from derts.files import parse_json, write_atomically
 from derts.paper.cells import NAMES, Cell, Setting, cells, with_references
-from derts.paper.runs import GridRun, Runs, Scale, point, run_key
+from derts.paper.runs import GridRun, Scale, point, run_key
 
 NUMBERS: dict[str, Callable[[Any], float | None]] = {
     "seed": int,
@@ -199,15 +199,15 @@ def known_of(known: Known, cell: Cell, run: GridRun) -> CellResult | None:
     return known.get(key) if cell.metric == "accuracy" else None
 
 
-def collect(found: Sequence[Cell], runs: Runs, known: Known) -> Results:
+def collect(found: Sequence[Cell], runs: Sequence[GridRun], known: Known) -> Results:
     """What run folders hold of some cells and, where they hold nothing, what is known."""
     results: Results = {}
-    for cell, ((setting, seed), run) in itertools.product(found, runs.items()):
-        if setting == cell.setting:
+    for cell, run in itertools.product(found, runs):
+        if run.setting == cell.setting:
             file = run.result_at(cell.fraction)
             one = _read(file, run) if file.is_file() else known_of(known, cell, run)
             if one is not None:
-                results.setdefault(cell.key, {})[seed] = one
+                results.setdefault(cell.key, {})[run.config.seed] = one
     return results
 
 

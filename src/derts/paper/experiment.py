@@ -21,7 +21,6 @@ from derts.paper.figures import DRAWN, draw_figures
 from derts.paper.report import as_html, make_report, markdown, print_report, read_report
 from derts.paper.runs import (
     GridRun,
-    Runs,
     Scale,
     duration,
     estimated_seconds,
@@ -62,7 +61,7 @@ class Experiment:
 
     def runs_of(self, cell: Cell) -> list[GridRun]:
         """The runs that a cell is the mean of."""
-        return [run for (setting, _), run in self.runs.items() if setting == cell.setting]
+        return [run for run in self.runs if run.setting == cell.setting]
 
     def is_known(self, cell: Cell, run: GridRun) -> bool:
         """Whether a result file tells what a cell needs of a run: never pictures."""
@@ -75,9 +74,9 @@ class Experiment:
 
     def to_run(self) -> list[GridRun]:
         """The runs that are not finished and whose data is given."""
-        have = {pair: run for pair, run in self.runs.items() if pair[0].dataset in self.scale.data}
+        have = [run for run in self.runs if run.setting.dataset in self.scale.data]
         if not have:
-            needed = sorted({setting.dataset.partition("-")[0] for setting, _ in self.runs})
+            needed = sorted({run.setting.dataset.partition("-")[0] for run in self.runs})
             words = " ".join(f"--dataset {name}=PATH" for name in needed)
             raise DertsError(
                 f"no data for these cells: add {words} (stores that derts data prepare wrote), or "
@@ -125,7 +124,7 @@ class Experiment:
             f"about {duration(total / len(devices))} left on {where}{told if assumed else ''}"
         )
 
-    def _measured(self) -> tuple[Runs, Results]:
+    def _measured(self) -> tuple[list[GridRun], Results]:
         """All runs of the named tables and of random sampling, whatever seed; what they hold."""
         whole = with_references([cell for name in self.names for cell in cells(name)])
         known = {one.seed for one in self.known.values()}
@@ -143,7 +142,7 @@ class Experiment:
             self._check_source(source)
         folder = self.out / "report"
         folder.mkdir(parents=True, exist_ok=True)
-        runs, held = self._measured() if source is None else ({}, {})
+        runs, held = self._measured() if source is None else ([], {})
         written: list[Path] = []
         for name in self.names:
             asked = [cell for cell in self.cells if cell.table == name]

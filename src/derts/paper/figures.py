@@ -17,7 +17,7 @@ from derts.data.table import Table
 from derts.errors import DertsError
 from derts.files import parse_json, write_atomically
 from derts.paper.cells import cells, read_json
-from derts.paper.runs import GridRun, Runs
+from derts.paper.runs import GridRun
 from derts.report.figures import draw_band, new_figure, save_figure
 from derts.report.pictures import draw_sheet, to_picture
 from derts.selection.rounds import PoolStrategy
@@ -47,7 +47,7 @@ class Curve:
     loss: tuple[float, ...]
 
 
-def draw_figures(name: str, runs: Runs, file: Path, source: Path | None) -> list[Path]:
+def draw_figures(name: str, runs: Sequence[GridRun], file: Path, source: Path | None) -> list[Path]:
     """Draw from runs, or from results at `source` where given; the files written.
 
     `file` and `source` are a table's JSON files: pictures and curves lie beside them.
@@ -70,16 +70,16 @@ def curves_file(file: Path) -> Path:
     return file.with_name(f"{file.stem}-curves.json")
 
 
-def collect_curves(runs: Runs) -> list[Curve]:
+def collect_curves(runs: Sequence[GridRun]) -> list[Curve]:
     """What the runs of figure2 have logged so far."""
     wanted = {cell.setting for cell in cells("figure2")}
     found = []
-    for (setting, seed), run in runs.items():
-        if setting in wanted and (run.folder / "events.jsonl").is_file():
-            panel = f"{setting.learner}, {100 * setting.noise:.0f}% noise"
-            points = _logged(Run.open(run.folder))
-            if points:
-                found.append(Curve(panel, setting.strategy, seed, *zip(*points, strict=True)))
+    for run in runs:
+        if run.setting in wanted and (run.folder / "events.jsonl").is_file():
+            panel = f"{run.setting.learner}, {100 * run.setting.noise:.0f}% noise"
+            if points := _logged(Run.open(run.folder)):
+                about = panel, run.setting.strategy, run.config.seed
+                found.append(Curve(*about, *zip(*points, strict=True)))
     return found
 
 
@@ -144,12 +144,12 @@ def _draw_line(axes: Any, runs: Sequence[Curve], key: str) -> None:
     draw_band(axes, updates, means, band, runs[0].strategy, COLORS[runs[0].strategy])
 
 
-def draw_case_studies(runs: Runs) -> list[Path]:
+def draw_case_studies(runs: Sequence[GridRun]) -> list[Path]:
     """A picture in the folder of each finished run of the study; the files there are now."""
     wanted = {cell.setting for cell in cells("case-study")}
     drawn = []
-    for (setting, _), run in runs.items():
-        if setting in wanted and (run.folder / "result.json").is_file():
+    for run in runs:
+        if run.setting in wanted and (run.folder / "result.json").is_file():
             picture, data = run.folder / "case-study.png", run.config.data
             if not picture.exists() and (data == "glyphs" or Path(data).exists()):
                 draw_case_study(run, open_data(data), picture)

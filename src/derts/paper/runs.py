@@ -4,6 +4,7 @@ Every value of a config is from the recipes.
 """
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -202,17 +203,15 @@ class GridRun:
         return point_file(self.folder, point(self.config, fraction))
 
 
-Runs = Mapping[tuple[Setting, int], GridRun]
-"""By setting and seed."""
-
-
 def point(config: TrainConfig, fraction: float) -> int:
     """The update at which a share of the training is done, at least 1."""
     return max(1, round(fraction * config.updates))
 
 
-def make_runs(found: Sequence[Cell], seeds: Sequence[int], scale: Scale, out: Path) -> Runs:
-    """The runs that cells need, by setting and seed; settings may share a run.
+def make_runs(
+    found: Sequence[Cell], seeds: Sequence[int], scale: Scale, out: Path
+) -> list[GridRun]:
+    """The runs that cells need, one for each setting and seed; settings may share a run's folder.
 
     Each is to be trained as far as its last cell needs. The order is that of the cells, but seed
     by seed, and US and ATS after the others, so that comparisons are whole as early as may be.
@@ -222,20 +221,15 @@ def make_runs(found: Sequence[Cell], seeds: Sequence[int], scale: Scale, out: Pa
     for cell in found:
         furthest[cell.setting] = max(cell.fraction, furthest.get(cell.setting, 0.0))
     configs = {setting: make_config(setting, 0, scale) for setting in furthest}
-    pairs = [(setting, seed) for seed in seeds for setting in furthest]
-    runs = {}
-    for setting, seed in sorted(pairs, key=lambda pair: pair[0].strategy in ("us", "ats")):
+    runs = []
+    for seed, (setting, fraction) in itertools.product(seeds, furthest.items()):
         config = replace(configs[setting], seed=seed)
         dataset = "glyphs" if scale.glyphs else setting.dataset
-        runs[setting, seed] = GridRun(
-            setting,
-            config,
-            out / dataset / _folder_name(setting, config, dataset),
-            out / "warm-ups" / dataset / warmup_key(config, dataset),
-            point(config, furthest[setting]),
-            tuple(point(config, fraction) for fraction in fractions),
-        )
-    return runs
+        folder = out / dataset / _folder_name(setting, config, dataset)
+        warmup = out / "warm-ups" / dataset / warmup_key(config, dataset)
+        points = tuple(point(config, share) for share in fractions)
+        runs.append(GridRun(setting, config, folder, warmup, point(config, fraction), points))
+    return sorted(runs, key=lambda run: run.setting.strategy in ("us", "ats"))
 
 
 def _folder_name(setting: Setting, config: TrainConfig, dataset: str) -> str:
@@ -255,10 +249,10 @@ def seeds_in(out: Path) -> set[int]:
     return {int(found[1]) for found in names if found}
 
 
-def to_run(runs: Runs) -> list[GridRun]:
+def to_run(runs: Sequence[GridRun]) -> list[GridRun]:
     """Each run once, to the furthest update asked for, without those that are there already."""
     by_folder: dict[Path, GridRun] = {}
-    for run in runs.values():
+    for run in runs:
         by_folder[run.folder] = max(by_folder.get(run.folder, run), run, key=lambda one: one.until)
     return [run for run in by_folder.values() if not point_file(run.folder, run.until).exists()]
 
