@@ -72,4 +72,4 @@ def main(features: Path, out: Path, draws: int = 20, query: int = 40) -> None:
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    tyro.cli(main, description=__doc__)

@@ -17,8 +17,7 @@ import tyro
 from derts.comparison import Comparison, compare
 from derts.config_file import PAPER, Values, apply_presets, with_values
 from derts.data import open_data
-from derts.provenance import code_version, machine
-from derts.training import Trainer
+from derts.training.result import Result
 
 NAMES = ("random", "random-votes", "derts", "us", "ats", "gradmatch", "hardest", "easiest")
 STRATEGIES: dict[str, Values] = {
@@ -62,6 +61,8 @@ def main(
     width: int = 64,
 ) -> None:
     """Run every learner, seed and variant."""
+    if unknown := set(variants) - VARIANTS.keys():
+        raise SystemExit(f"no variant {', '.join(unknown)}: choose from {', '.join(VARIANTS)}")
     tables = open_data(data)
     everything = Comparison(json.loads(out.read_text())["runs"] if out.exists() else [])
     done = {(run["learner"], run["variant"], run["seed"]) for run in everything.results}
@@ -77,7 +78,7 @@ def main(
         }
         base = with_values(apply_presets(preset), values, "benchmark")
 
-        def record(result: dict[str, object], trainer: Trainer, learner: str = learner) -> None:
+        def record(result: Result, learner: str = learner) -> None:
             result["learner"] = learner
             everything.results.append(result)
             print(
@@ -85,7 +86,7 @@ def main(
                 f"{result['interval']:.2f}, {result['ms_per_update']:.1f} ms per update",
                 flush=True,
             )
-            everything.save(out, machine=machine(str(trainer.device)), code=code_version())
+            everything.save(out, machine=result["machine"], code=result["code"])
 
         for seed in seeds:
             missing = [name for name in variants if (learner, name, seed) not in done]
@@ -94,4 +95,4 @@ def main(
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    tyro.cli(main, description=__doc__)

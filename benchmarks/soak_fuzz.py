@@ -266,4 +266,4 @@ def main(out: tyro.conf.Positional[Path], cases: int = 10_000, first: int = 0) -
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    tyro.cli(main, description=__doc__)

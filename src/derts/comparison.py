@@ -81,7 +81,7 @@ def compare(
     seeds: Sequence[int],
     tables: Mapping[str, Table],
     *,
-    after_run: Callable[[Result, Trainer], None] = lambda result, trainer: None,
+    after_run: Callable[[Result], None] = lambda result: None,
     advance: Advance = unheard,
     folder: Path | None = None,
 ) -> Comparison:
@@ -109,7 +109,7 @@ def compare(
             per_update = result["seconds_per_update"] or 0.0
             result |= {"variant": name, "ms_per_update": round(1000 * per_update, 3)}
             comparison.results.append(result)
-            after_run(result, trainer)
+            after_run(result)
     return comparison
 
 

@@ -6,8 +6,7 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +51,10 @@ class FigureSheet:
         import matplotlib as mpl
 
         caption, figure = self.figures[name]
-        buffer = io.StringIO()
         # a fixed salt and no date: the same report twice is the same file
         settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": name}
-        with mpl.rc_context(settings), any_letters():
-            figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-        text = buffer.getvalue()
+        with mpl.rc_context(settings):
+            text = _rendered(figure, "svg", transparent=True, metadata={"Date": None}).decode()
         text = text[text.index("<svg") :]
         text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
         text = text.replace("#000000", "currentColor")
@@ -90,18 +87,15 @@ def new_figure(size: tuple[float, float], layout: str | None = "constrained") ->
 
 def save_figure(figure: Any, path: Path, **settings: Any) -> None:
     """Write a figure in the format of the file's name, whole or not at all."""
+    write_atomically(path, _rendered(figure, path.suffix[1:] or None, **settings))
+
+
+def _rendered(figure: Any, kind: str | None, **settings: Any) -> bytes:
     buffer = io.BytesIO()
-    with any_letters():
-        figure.savefig(buffer, format=path.suffix[1:] or None, **settings)
-    write_atomically(path, buffer.getvalue())
-
-
-@contextmanager
-def any_letters() -> Iterator[None]:
-    """Names may be in a script that the font lacks: boxes are drawn, and nothing need be said."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings():  # letters that the font lacks become boxes: nothing to say
         warnings.filterwarnings("ignore", r"Glyph \d+ .*missing")
-        yield
+        figure.savefig(buffer, format=kind, **settings)
+    return buffer.getvalue()
 
 
 def draw_band(
