@@ -93,8 +93,12 @@ def result_files(folder: Path) -> list[Path]:
 
 def save_results(
     path: Path, name: str, found: Sequence[Cell], results: Results, notes: Sequence[str]
-) -> None:
-    """Write a table's results: configs once, and per cell and seed one array of right answers."""
+) -> list[Path]:
+    """Write a table's results: configs once, and per cell and seed one array of right answers.
+
+    Returns the files written: where the old file has results that the new one has not, a copy of
+    it as well.
+    """
     configs: dict[str, Any] = {}
     makers: dict[str, Any] = {}
     rows = []
@@ -111,7 +115,9 @@ def save_results(
     head = {"table": name, "notes": list(notes), "configs": configs, "makers": makers}
     lines = ",\n".join(rows)
     text = f'{json.dumps(head, separators=(",", ":"))[:-1]},\n"rows":[\n{lines}\n]}}\n'
+    copies = _keep_what_is_lost(path, results)
     write_atomically(path, text.encode())
+    return [*copies, path]
 
 
 def _share(kept: dict[str, Any], value: dict[str, Any]) -> str:
@@ -120,8 +126,7 @@ def _share(kept: dict[str, Any], value: dict[str, Any]) -> str:
     return digest
 
 
-def keep_what_is_lost(file: Path, results: Results) -> list[Path]:
-    """Before a result file is written anew: a copy, if it has results that the new one has not."""
+def _keep_what_is_lost(file: Path, results: Results) -> list[Path]:
     try:
         old = load_results(file)[1]
     except DertsError:

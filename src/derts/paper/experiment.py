@@ -1,16 +1,16 @@
 """What one command asks for: names, cells, runs; its plan, its reports."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from derts.errors import DertsError
-from derts.files import write_atomically
-from derts.paper.cells import Cell, cells, keep_only, with_references
+from derts.files import parse_json, write_atomically
+from derts.paper.cells import Cell, cells, keep_only, read_recipe, with_references
 from derts.paper.collect import (
     Known,
     Results,
     collect,
-    keep_what_is_lost,
     known_of,
     known_results,
     result_file,
@@ -19,16 +19,7 @@ from derts.paper.collect import (
 )
 from derts.paper.figures import DRAWN, draw_figures
 from derts.paper.report import as_html, make_report, markdown, print_report, read_report
-from derts.paper.runs import (
-    GridRun,
-    Scale,
-    duration,
-    estimated_seconds,
-    make_runs,
-    point,
-    seeds_in,
-    to_run,
-)
+from derts.paper.runs import GridRun, Scale, make_runs, point, seeds_in, to_run
 from derts.report.tables import table_text
 
 
@@ -149,8 +140,8 @@ class Experiment:
             file = result_file(folder, name, self.scale)
             whole = file if source is None else source / file.name
             if source is None:
-                written += [*keep_what_is_lost(file, held), file]
-                save_results(file, name, with_references(cells(name)), held, self.scale.notes())
+                whole_table = with_references(cells(name))
+                written += save_results(file, name, whole_table, held, self.scale.notes())
             elif not whole.is_file():
                 print_report(make_report(name, asked, {}, [f"There is no {whole}."]))
                 continue
@@ -172,3 +163,34 @@ class Experiment:
                 f"there are {there} (-x0.5: add --updates-scale 0.5; "
                 "-augment: add --preset augment)"
             )
+
+
+def estimated_seconds(run: GridRun, device: str, accelerator: str) -> tuple[float, str]:
+    """Seconds per update, evaluations included, and a word where they are not measured.
+
+    Measured are those of runs of the same name on the same accelerator, whatever seed or length.
+    """
+    found = []
+    name = run.folder.name.partition(f"-{run.config.updates}-seed")[0]
+    for file in run.folder.parent.glob(f"{name}-[0-9]*/result-*.json"):
+        with suppress(ValueError, KeyError, TypeError, AttributeError):  # told when it is needed
+            result = parse_json(file.read_text(encoding="utf-8"))
+            if result["machine"].get("accelerator", "none") == accelerator:
+                found.append(sum(result["seconds"].values()) / result["updates"])
+    if found:
+        return sum(found) / len(found), ""
+    assumed = read_recipe("common")["assumed_seconds"]
+    kind = "glyphs" if run.dataset == "glyphs" else "cuda" if "cuda" in device else "cpu"
+    factor = assumed["strategy_factor"][run.setting.strategy]
+    return assumed[kind][run.setting.backbone] * factor, " (assumed)"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words.
+
+    >>> duration(45), duration(600), duration(7260)
+    ('45 s', '10 min', '2.0 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

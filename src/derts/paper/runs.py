@@ -8,7 +8,6 @@ import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -17,7 +16,6 @@ from derts.config import StrategyConfig, TrainConfig
 from derts.config_file import PRESETS, apply_presets, as_values, with_values
 from derts.data import open_data
 from derts.errors import DertsError
-from derts.files import parse_json
 from derts.paper.cells import SHORT_NAMES, Cell, Setting, read_json, read_recipe
 from derts.training.run_folder import point_file
 
@@ -255,34 +253,3 @@ def to_run(runs: Sequence[GridRun]) -> list[GridRun]:
     for run in runs:
         by_folder[run.folder] = max(by_folder.get(run.folder, run), run, key=lambda one: one.until)
     return [run for run in by_folder.values() if not point_file(run.folder, run.until).exists()]
-
-
-def estimated_seconds(run: GridRun, device: str, accelerator: str) -> tuple[float, str]:
-    """Seconds per update, evaluations included, and a word where they are not measured.
-
-    Measured are those of runs of the same name on the same accelerator, whatever seed or length.
-    """
-    found = []
-    name = run.folder.name.partition(f"-{run.config.updates}-seed")[0]
-    for file in run.folder.parent.glob(f"{name}-[0-9]*/result-*.json"):
-        with suppress(ValueError, KeyError, TypeError, AttributeError):  # told when it is needed
-            result = parse_json(file.read_text(encoding="utf-8"))
-            if result["machine"].get("accelerator", "none") == accelerator:
-                found.append(sum(result["seconds"].values()) / result["updates"])
-    if found:
-        return sum(found) / len(found), ""
-    assumed = read_recipe("common")["assumed_seconds"]
-    kind = "glyphs" if run.dataset == "glyphs" else "cuda" if "cuda" in device else "cpu"
-    factor = assumed["strategy_factor"][run.setting.strategy]
-    return assumed[kind][run.setting.backbone] * factor, " (assumed)"
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words.
-
-    >>> duration(45), duration(600), duration(7260)
-    ('45 s', '10 min', '2.0 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
