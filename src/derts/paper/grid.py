@@ -94,11 +94,10 @@ class Endings:
             raise InterruptedRunError(
                 "interrupted: finished runs and checkpoints are kept, run the same command to go on"
             )
-        for run, reason in self.failed.items():
-            over = len(self.failed) + len(self.finished)
-            raise DertsError(
-                f"{len(self.failed)} of {over} runs failed; the first, {run}: {reason}"
-            )
+        if self.failed:
+            (run, reason), *_ = self.failed.items()
+            count = f"{len(self.failed)} of {len(self.failed) + len(self.finished)}"
+            raise DertsError(f"{count} runs failed; the first, {run}: {reason}")
 
 
 def find_devices(words: Sequence[str]) -> list[str]:
