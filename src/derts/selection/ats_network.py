@@ -21,6 +21,7 @@ from derts.learners.base import query_losses
 from derts.learners.embedding import DistinctImages, TaskFeatures, evaluation_mode, task_features
 from derts.learners.maml import MAML, AdaptedNetwork
 from derts.tasks import TaskPool, generator
+from derts.tasks.randomness import torch_seeded
 
 Layers = list[Tensor]
 OuterLoss = Callable[[Tensor], Tensor]  # of the tasks at some indices: their mean, with a graph
@@ -128,9 +129,7 @@ class Scheduler(nn.Module):
     @classmethod
     def from_seed(cls, seed: int) -> Scheduler:
         """A fresh one whose weights depend on the seed alone."""
-        with torch.random.fork_rng(devices=[]):
-            # torch.manual_seed would seed all GPUs as well
-            torch.default_generator.manual_seed(generator((seed, "scheduler")).initial_seed())
+        with torch_seeded(generator((seed, "scheduler")).initial_seed()):
             return cls()
 
     def forward(self, signals: TaskSignals, step: Tensor) -> Tensor:
