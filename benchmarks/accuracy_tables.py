@@ -1,28 +1,20 @@
-"""Tables of accuracy: README.md, docs/results.md and docs/strategies.md.
+"""Tables of accuracy: README.md and docs/results.md.
 
 Each has the columns random, random + votes, the paper's rule and derts, or a row for each.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
-from typing import Any
 
-from result_files import NOT_RUN, RESULTS, Rows, Scores, compared, mark, read
+from result_files import RESULTS, Rows, Scores, compared, holm, read
 
-from derts.config_file import as_values
-from derts.paper.cells import NAMES, Setting, cells
+from derts.paper.cells import Setting
 from derts.paper.collect import CellResult, Results, load_results
-from derts.paper.figures import curves_file
-from derts.paper.report import HEAD, SAME_AS_RANDOM, make_report
-from derts.paper.runs import READS, Scale, make_config
+from derts.paper.report import SAME_AS_RANDOM
 from derts.report.tables import markdown_table
-from derts.statistics import holm, over_seeds
 
 STRATEGIES = ("random", "random + votes", "the paper's rule", "derts")
 TABLE4, CLEAN = "reproduce-table4-x0.25", "reproduce-table1-x0.3-augment"
@@ -212,210 +204,4 @@ def augmentation() -> str:
                 head = f"{setting.learner}, {swapped(setting)}", augmented
                 smoothing = f"{one.setting('learner', 'smoothing'):g}"
                 rows.append((*head, smoothing, *four(find, clean=False)))
-    return markdown_table(rows)
-
-
-def beside_the_paper() -> str:
-    """Every result file of `derts reproduce`, ours beside theirs."""
-    parts = []
-    for file in _files():
-        name, found, notes = load_results(file)
-        report = make_report(
-            name, cells(name), found, only_run=True, mark=lambda one: mark(one.code)
-        )
-        told = [f"`{_command(file, name, found, notes)}`", _other_recipe(found, notes)]
-        if curves_file(file).exists():
-            told.append(f"![{report.title}](figures/{file.stem}.png)")
-        text = "\n\n".join(line for line in told if line)
-        title = f"### {file.stem.removeprefix('reproduce-')}: {report.title}"
-        parts.append(f"{title}\n\n{markdown_table(report.marked(), len(HEAD))}\n\n{text}\n")
-    return "\n".join(parts).rstrip()
-
-
-def _files() -> list[Path]:
-    """Result files of `derts reproduce`, in the order of the tables."""
-    files = (file for name in NAMES for file in sorted(RESULTS.glob(f"reproduce-{name}*.json")))
-    return [file for file in files if not file.stem.endswith("-curves")]
-
-
-def _presets(notes: list[str]) -> tuple[str, ...]:
-    """The presets that a result file names in its notes."""
-    found = (re.fullmatch(r"Presets on top of the recipe: (.*)\.", note) for note in notes)
-    return next((tuple(match[1].split(", ")) for match in found if match), ())
-
-
-def _command(file: Path, name: str, found: Results, notes: list[str]) -> str:
-    """What makes a result file again, given a prepared store."""
-    command = f"derts reproduce {name} --dataset mini=stores/mini"
-    command += f" --preset {' '.join(_presets(notes))}"
-    scale = re.search(r"-x([\d.]+)(-|$)", file.stem)
-    command += f" --updates-scale {scale[1]}" if scale else ""
-    only = [f"strategy={one}" for one in dict.fromkeys(setting.strategy for setting, _ in found)]
-    only += [f"shot={shot}" for shot in dict.fromkeys(setting.shot for setting, _ in found)]
-    only += [f"fraction={max(fraction for _, fraction in found):g}"]
-    return f"{command} --only {','.join(only)}"
-
-
-def _other_recipe(found: Results, notes: list[str]) -> str:
-    """Which settings the recipe has otherwise today, of those that decide the numbers."""
-    changed: dict[str, dict[str, None]] = {}
-    for (setting, _), seeds in found.items():
-        for one in seeds.values():
-            options = dict.fromkeys(_changed(setting, one, _presets(notes)))
-            changed.setdefault(setting.strategy, {}).update(options)
-    told = [f"{name} with {', '.join(options)}" for name, options in changed.items() if options]
-    return f"By an earlier recipe: {'; '.join(told)}." if told else ""
-
-
-def _changed(setting: Setting, one: CellResult, presets: tuple[str, ...]) -> Iterator[str]:
-    today = as_values(make_config(setting, one.seed, Scale({}, presets=presets)))
-    groups = ("tasks", "augment", "model", "learner", "optimiser", "strategy", "evaluation")
-    for group in groups:
-        names = today[group] if group != "strategy" else READS.get(setting.strategy, today[group])
-        for name in names:
-            then = one.setting(group, name, today[group][name])
-            if then != today[group][name] and name != "warmup":  # which follows the scale
-                option = f"--{group}.{name.replace('_', '-')}"
-                if isinstance(then, bool):
-                    yield f"`{option}`" if then else f"no `{option}`"
-                else:
-                    yield f"`{option} {then}`"
-
-
-def not_run() -> str:
-    """How much of each table has a number of ours, and why the rest has none."""
-    run: dict[str, dict[tuple[Setting, float], bool]] = {name: {} for name in NAMES}
-    for file in _files():
-        name, found, notes = load_results(file)
-        if set(_presets(notes)) <= {"gpu"}:
-            for (setting, at), seeds in found.items():
-                done = any(one.updates == round(at * setting.updates) for one in seeds.values())
-                run[name][setting, at] = run[name].get((setting, at), False) or done
-    head = ("table", "cells", "measured at full length", "shortened", "not measured", "why not")
-    rows: Rows = [head]
-    for name in NAMES:
-        wanted = [(cell.setting, cell.fraction) for cell in cells(name)]
-        whole = sum(run[name].get(cell, False) for cell in wanted)
-        missing = Counter(_why_not(cell[0]) for cell in wanted if cell not in run[name])
-        numbers = (len(wanted), whole, len(wanted) - whole - missing.total(), missing.total())
-        why = "; ".join(f"{count}: {reason}" for reason, count in missing.items())
-        rows.append((name, *(str(number) for number in numbers), why))
-    sums = [str(sum(int(row[column]) for row in rows[1:])) for column in range(1, 5)]
-    return markdown_table([*rows, ("all", *sums, "")])
-
-
-def _why_not(setting: Setting) -> str:
-    if setting.dataset == "tiered-imagenet":
-        return "needs all of tiered-ImageNet"
-    slow = "ResNet-12, ten times as long" if setting.backbone == "resnet12" else ""
-    return slow or "no GPU time yet"
-
-
-def learners() -> str:
-    """Random sampling with every learner."""
-    rows: Rows = [
-        ("learner", "seeds", "updates", "test", "validation", "untrained", "ms per update")
-    ]
-    runs = read("baseline-h200.json")["runs"]
-    for name in dict.fromkeys(run["config"]["learner"]["name"] for run in runs):
-        ours = [run for run in runs if run["config"]["learner"]["name"] == name]
-        keys = ("validation_accuracy", "untrained_accuracy")
-        means = (sum(run[key] for run in ours) / len(ours) for key in keys)
-        median = sorted(run["ms_per_update"] for run in ours)[len(ours) // 2]
-        rows.append(
-            (
-                name,
-                str(len(ours)),
-                f"{ours[0]['updates']} × {ours[0]['config']['meta_batch']} tasks",
-                over_seeds([run["accuracy"] for run in ours]).shown() + mark(ours[0]["code"]),
-                *(f"{mean:.2f}" for mean in means),
-                f"{median:.1f}",
-            )
-        )
-    return markdown_table(rows)
-
-
-CASES = ("anil-none", "anil-tasks", "protonet-none", "protonet-tasks")
-
-
-def estimates() -> str:
-    """How well selections stand for their pool: relative error of its exact gradient."""
-    found = [read(f"diagnosis-{case}-h200.json") for case in CASES]
-    kinds = ("anil, clean", "anil, mislabelled", "protonet, clean", "protonet, mislabelled")
-    rows: Rows = [("30% of the pool, by", *kinds)]
-    for number, row in enumerate(found[0]["estimates"]):
-        for weights in ("counts", "calibrated"):
-            errors = (one["estimates"][number]["error"][weights] for one in found)
-            rows.append((f"{row['estimate']}, {weights}", *(f"{error:.2f}" for error in errors)))
-    random = (f"{one['random']['mean']:.2f} ± {one['random']['deviation']:.2f}" for one in found)
-    rows.append(("a random subset", *random))
-    return markdown_table(rows)
-
-
-def noise_scores() -> str:
-    """How well a score tells noisy tasks from clean ones, and what the automatic drop does."""
-    rows: Rows = [("score", "learner", "AUROC", "dropped of noisy pools", "of clean pools")]
-    for learner in ("anil", "protonet"):
-        clean, noisy = (read(f"diagnosis-{learner}-{kind}-h200.json") for kind in ("none", "tasks"))
-        for without, row in zip(clean["scores"], noisy["scores"], strict=True):
-            shares = (f"{100 * one['dropped']:.1f}%" for one in (row, without))
-            rows.append((row["score"], learner, f"{row['auroc']:.3f}", *shares))
-    return markdown_table(rows)
-
-
-# what the presets were when strategies-h200.json was made
-THEN = {
-    "derts": "derts, without votes, all images",
-    "derts-few-images": "derts, without votes",
-}
-
-
-def strategies() -> str:
-    """Every strategy's accuracy and cost with ANIL, noisy and clean."""
-    found, runs = compared("strategies-h200.json"), read("strategies-h200.json")["runs"]
-    rows: Rows = [
-        ("strategy", MISLABELLED, "− random", "wrong labels trained on", "clean tasks", "− random",
-         "ms per update", "of it selection")
-    ]  # fmt: skip
-
-    def mean(variant: str, key: Callable[[dict[str, Any]], float | None]) -> float | None:
-        values = [key(run) for run in runs if run["variant"] == variant]
-        known = [value for value in values if value is not None]
-        return sum(known) / len(known) if known else None
-
-    for name in dict.fromkeys(variant.removesuffix(" clean") for _, variant in found):
-        told = []
-        for end in ("", " clean"):
-            mine, random = found["anil", f"{name}{end}"], found["anil", f"random{end}"]
-            told += [mine.shown(), "" if name == "random" else mine.minus(random)]
-        wrong = mean(name, lambda run: run["noise"]["kept"])
-        told.insert(2, "" if wrong is None else f"{100 * wrong:.1f}%")
-        time = mean(f"{name} clean", lambda run: run["ms_per_update"]) or 0.0
-        share = mean(f"{name} clean", lambda run: run["selection_share"]) or 0.0
-        rows.append((THEN.get(name, name), *told, f"{time:.1f}", f"{100 * share:.0f}%"))
-        if name == "random":
-            rows += [
-                ("random + votes", NOT_RUN, "", "", SAME_AS_RANDOM, "", NOT_RUN, ""),
-                ("the paper's rule", NOT_RUN, "", "", NOT_RUN, "", NOT_RUN, ""),
-            ]
-    return markdown_table(rows)
-
-
-def redundant() -> str:
-    """Pools in which most tasks repeat each other; labels are clean."""
-    rows: Rows = [("learner", "strategy", "accuracy", "− random", "rare tasks trained on")]
-    for learner, file in (
-        ("protonet", "redundant-pools-cpu.json"),
-        ("anil", "redundant-pools-anil-cpu.json"),
-    ):
-        found, runs = compared(file), read(file)["runs"]
-        for name in dict.fromkeys(variant for _, variant in found):
-            mine = found[learner, name]
-            gain = "" if name == "random" else mine.minus(found[learner, "random"])
-            rare = [run["rare_share"] for run in runs if run["variant"] == name]
-            share = f"{100 * sum(rare) / len(rare):.0f}%"
-            rows.append((learner, name, mine.shown(), gain, share))
-            if name == "random":
-                rows.append((learner, "random + votes", SAME_AS_RANDOM, "", ""))
-                rows.append((learner, "the paper's rule", NOT_RUN, "", ""))
     return markdown_table(rows)

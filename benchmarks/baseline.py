@@ -8,28 +8,30 @@ CNN4-64, 32 tasks per update) and writes one JSON file. One line per run is prin
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from derts.config import LearnerConfig, TrainConfig
-from derts.config_file import apply_presets, with_values
+import tyro
+
+from derts.config import TrainConfig
+from derts.config_file import Values, apply_presets, with_values
 from derts.data import open_data
-from derts.evaluation import Evaluation
-from derts.files import write_atomically
+from derts.files import write_json
 from derts.training import Trainer
 from derts.training.result import make_result
 
-QUICK = {"model": {"width": 4}, "tasks": {"query": 2}, "evaluation": {"tasks": 10, "query": 2}}
+QUICK: Values = {
+    "model": {"width": 4},
+    "tasks": {"query": 2},
+    "evaluation": {"tasks": 10, "query": 2},
+}
 
 
 def one_run(config: TrainConfig, tables: Any) -> dict[str, Any]:
     """Train and evaluate; also the untrained learner, and a time that leaves compilation out."""
     trainer = Trainer(config, tables)
-    untrained: Evaluation = trainer.evaluate("test")
+    untrained = trainer.evaluate("test")
     warm = min(20, config.updates // 2)
     trainer.train(warm)
     start = time.perf_counter()
@@ -44,33 +46,28 @@ def one_run(config: TrainConfig, tables: Any) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Run every learner and seed; write what is there after each run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", default="glyphs")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--learners", nargs="+", default=["protonet", "anil", "maml"])
-    parser.add_argument("--preset", nargs="*", default=["gpu"])
-    parser.add_argument("--updates", type=int, default=600)
-    parser.add_argument("--maml-updates", type=int, default=300)
-    parser.add_argument("--maml-batch", type=int, default=8)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="tiny, to see that it runs")
-    options = parser.parse_args()
-    tables = open_data(options.data)
+def main(
+    out: Path,
+    data: str = "glyphs",
+    learners: tuple[str, ...] = ("protonet", "anil", "maml"),
+    preset: tuple[str, ...] = ("gpu",),
+    updates: int = 600,
+    maml_updates: int = 300,
+    maml_batch: int = 8,
+    seeds: int = 3,
+    quick: bool = False,
+) -> None:
+    """Run every learner and seed; write what is there after each run. Quick: tiny."""
+    tables = open_data(data)
+    maml: Values = {"updates": maml_updates, "meta_batch": maml_batch}
+    maml = {**maml, "hardware": {"precision": "float32"}}
     results = []
-    for name in options.learners:
-        for seed in range(options.seeds if name != "maml" else 1):
-            base = replace(apply_presets(options.preset), data=Path(options.data).name, seed=seed)
-            config = replace(base, learner=LearnerConfig(name=name), updates=options.updates)
-            if name == "maml":
-                config = replace(
-                    config,
-                    updates=options.maml_updates,
-                    meta_batch=options.maml_batch,
-                    hardware=replace(config.hardware, precision="float32"),
-                )
-            if options.quick:
+    for name in learners:
+        for seed in range(seeds if name != "maml" else 1):
+            values: Values = {"data": Path(data).name, "seed": seed, "learner": {"name": name}}
+            values = {**values, "updates": updates, **(maml if name == "maml" else {})}
+            config = with_values(apply_presets(preset), values, "benchmark")
+            if quick:
                 config = with_values(config, QUICK, "--quick")
             result = one_run(config, tables)
             results.append(result)
@@ -80,8 +77,8 @@ def main() -> None:
                 f"{result['untrained_accuracy']:.2f}, {result['ms_per_update']:.1f} ms per update",
                 flush=True,
             )
-            write_atomically(options.out, (json.dumps({"runs": results}) + "\n").encode())
+            write_json(out, {"runs": results})
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

@@ -9,12 +9,12 @@ the kernels' own time, summed, stands that of an update on the clock, not profil
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 from typing import Any
 
 import torch
+import tyro
 from timing import save_results, seconds
 from torch.profiler import ProfilerActivity, profile
 from update import images_of, our_update
@@ -70,22 +70,19 @@ def breakdown(backbone: str, updates: int, quick: bool) -> dict[str, Any]:
     return {"backbone": backbone, "ms": alone, "kernels_ms": busy, "groups": ordered}
 
 
-def main() -> None:
+def main(
+    backbones: tuple[str, ...] = ("cnn4", "resnet12"), out: Path | None = None, quick: bool = False
+) -> None:
     """Profile each backbone."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backbones", nargs="+", default=["cnn4", "resnet12"])
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--quick", action="store_true")
-    options = parser.parse_args()
     found = []
-    for backbone in options.backbones:
-        row = breakdown(backbone, 1 if options.quick else 8, options.quick)
+    for backbone in backbones:
+        row = breakdown(backbone, 1 if quick else 8, quick)
         print(f"{backbone}: {row['ms']:.2f} ms, {row['kernels_ms']:.2f} in kernels", flush=True)
         for name, group in row["groups"].items():
             print(f"  {group['ms']:8.3f} ms {group['launches']:6.1f} × {name}", flush=True)
         found.append(row)
-    save_results(options.out, found)
+    save_results(out, found)
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -27,17 +26,6 @@ from derts.config import LearnerConfig, ModelConfig, TrainConfig
 from derts.data import FeatureTable
 from derts.models import FeatureBackbone
 from derts.training import Trainer
-
-
-@dataclass(frozen=True)
-class Options:
-    """What to measure."""
-
-    features: int = 1280
-    updates: int = 1000
-    loop_updates: int = 30
-    quick: bool = False
-    out: Path | None = None
 
 
 def random_features(width: int) -> FeatureTable:
@@ -65,12 +53,17 @@ def timed(name: str, update: Callable[[], object], updates: int) -> dict[str, An
     return found
 
 
-def main(options: Options) -> None:
+def main(
+    features: int = 1280,
+    updates: int = 1000,
+    loop_updates: int = 30,
+    quick: bool = False,
+    out: Path | None = None,
+) -> None:
     """Every small backbone with ProtoNet and ANIL, and the loop over tasks."""
-    width, updates, loop_updates = options.features, options.updates, options.loop_updates
-    if options.quick:
-        width, updates, loop_updates = 16, 1, 1
-    table, results = random_features(width), []
+    if quick:
+        features, updates, loop_updates = 16, 1, 1
+    table, results = random_features(features), []
     for learner in ("protonet", "anil"):
         for backbone in ("none", "linear", "mlp"):
             model = ModelConfig(backbone=backbone)
@@ -78,12 +71,12 @@ def main(options: Options) -> None:
             trainer = Trainer(config, {"train": table})
             steps = map(trainer.train, count(1))
             results.append(timed(f"{learner} {backbone}", partial(next, steps), updates))
-        loop = TaskLoop(learner, FeatureBackbone(width, "linear"), 5, torch.device("cpu"), False)
+        loop = TaskLoop(learner, FeatureBackbone(features, "linear"), 5, torch.device("cpu"), False)
         pool = trainer.draw(32, "batch", 0)
         update = partial(loop.update, table, pool)
         results.append(timed(f"{learner} linear, task by task", update, loop_updates))
-    save_results(options.out, results)
+    save_results(out, results)
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    tyro.cli(main, description=__doc__)

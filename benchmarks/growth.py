@@ -10,7 +10,6 @@ Pools are rows of 5 random numbers, of which 0.3 N are selected on the same devi
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import tyro
 from timing import save_results, seconds
 
 from derts.config import TrainConfig
@@ -98,16 +98,15 @@ def pool_row(rows: int, device: torch.device, quick: bool) -> Row:
     return {"kind": "pool", "at": rows, "ms": 1000 * statistics.median(each), "gib": memory}
 
 
-def main() -> None:
-    """Measure all four kinds of growth."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kinds", nargs="+", default=["tasks", "size", "images", "pool"])
-    parser.add_argument("--most-rows", type=int, default=100_000)
-    parser.add_argument("--folder", type=Path, help="for the stores; 10 GB at full size")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--quick", action="store_true")
-    options = parser.parse_args()
-    quick, found = options.quick, []
+def main(
+    kinds: tuple[str, ...] = ("tasks", "size", "images", "pool"),
+    most_rows: int = 100_000,
+    folder: Path | None = None,
+    out: Path | None = None,
+    quick: bool = False,
+) -> None:
+    """Measure growth of all kinds; stores of 10 GB at full size lie in `folder` meanwhile."""
+    found = []
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     sizes = {
         "tasks": [2, 4] if quick else [8, 16, 32, 64, 128],
@@ -115,28 +114,28 @@ def main() -> None:
         "images": [2000, 4000] if quick else [12_800, 38_400, 115_200, 450_048],
         "pool": [50, 100] if quick else [1600, 3200, 6400, 12_800, 25_600, 51_200, 100_000],
     }
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        folder = Path(name)
-        plain = store(folder, 2048 if quick else 12_800, 16 if quick else 84)
-        for kind in options.kinds:
+    side, tasks = (16, 2) if quick else (84, 32)
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        place = Path(name)
+        plain = store(place, 2048 if quick else 12_800, side)
+        for kind in kinds:
             for at in sizes[kind]:
                 if kind == "tasks":
                     row = update_row(kind, at, plain, at, quick)
                 elif kind == "size":
-                    images = store(folder, 2048 if quick else 6400, at)
-                    row = update_row(kind, at, images, 2 if quick else 32, quick)
+                    images = store(place, 2048 if quick else 6400, at)
+                    row = update_row(kind, at, images, tasks, quick)
                 elif kind == "images":
-                    images = store(folder, at, 16 if quick else 84)
-                    row = update_row(kind, at, images, 2 if quick else 32, quick)
-                elif at <= options.most_rows:
+                    row = update_row(kind, at, store(place, at, side), tasks, quick)
+                elif at <= most_rows:
                     row = pool_row(at, device, quick)
                 else:
                     continue
                 memory = "" if row["gib"] is None else f", {row['gib']:.2f} GiB"
                 print(f"{kind} {at:,}: {row['ms']:.2f} ms{memory}", flush=True)
                 found.append(row)
-    save_results(options.out, found)
+    save_results(out, found)
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

@@ -9,14 +9,15 @@ already holds is not made again. `--split val` is how a preset's values are chos
 
 from __future__ import annotations
 
-import argparse
+import json
 from pathlib import Path
+
+import tyro
 
 from derts.comparison import Comparison, compare
 from derts.config_file import PAPER, Values, apply_presets, with_values
 from derts.data import open_data
-from derts.provenance import code_version, machine
-from derts.training import Trainer
+from derts.training.result import Result
 
 NAMES = ("random", "random-votes", "derts", "us", "ats", "gradmatch", "hardest", "easiest")
 STRATEGIES: dict[str, Values] = {
@@ -38,45 +39,46 @@ VARIANTS: dict[str, Values] = {
     for name, values in STRATEGIES.items()
 }
 VARIANTS["paper clean"] = {"strategy": PAPER, **TASKS[" clean"]}
-USUAL = [
+USUAL = tuple(
     f"{name}{kind}"
     for kind in ("", " clean")
     for name in ("random", "random-votes", "paper", "derts")
-]
+)
 
 
-def main() -> None:
+def main(
+    data: str,
+    out: Path,
+    learners: tuple[str, ...] = ("anil", "protonet"),
+    variants: tuple[str, ...] = USUAL,
+    preset: tuple[str, ...] = ("gpu",),
+    updates: int = 500,
+    warmup: int = 100,
+    seeds: tuple[int, ...] = (0, 1, 2),
+    split: str = "test",
+    pool: int = 3200,
+    meta_batch: int = 32,
+    width: int = 64,
+) -> None:
     """Run every learner, seed and variant."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--learners", nargs="+", default=["anil", "protonet"])
-    parser.add_argument("--variants", nargs="+", default=USUAL, choices=list(VARIANTS))
-    parser.add_argument("--preset", nargs="*", default=["gpu"])
-    parser.add_argument("--updates", type=int, default=500)
-    parser.add_argument("--warmup", type=int, default=100)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--split", default="test")
-    parser.add_argument("--pool", type=int, default=3200)
-    parser.add_argument("--meta-batch", type=int, default=32)
-    parser.add_argument("--width", type=int, default=64)
-    options = parser.parse_args()
-    tables = open_data(options.data)
-    everything = Comparison.load(options.out) if options.out.exists() else Comparison()
+    if unknown := set(variants) - VARIANTS.keys():
+        raise SystemExit(f"no variant {', '.join(unknown)}: choose from {', '.join(VARIANTS)}")
+    tables = open_data(data)
+    everything = Comparison(json.loads(out.read_text())["runs"] if out.exists() else [])
     done = {(run["learner"], run["variant"], run["seed"]) for run in everything.results}
-    for learner in options.learners:
+    for learner in learners:
         values: Values = {
-            "data": Path(options.data).name,
+            "data": Path(data).name,
             "learner": {"name": learner},
-            "strategy": {"warmup": options.warmup, "pool": options.pool},
-            "evaluation": {"split": options.split},
-            "model": {"width": options.width},
-            "updates": options.updates,
-            "meta_batch": options.meta_batch,
+            "strategy": {"warmup": warmup, "pool": pool},
+            "evaluation": {"split": split},
+            "model": {"width": width},
+            "updates": updates,
+            "meta_batch": meta_batch,
         }
-        base = with_values(apply_presets(options.preset), values, "benchmark")
+        base = with_values(apply_presets(preset), values, "benchmark")
 
-        def record(result: dict[str, object], trainer: Trainer, learner: str = learner) -> None:
+        def record(result: Result, learner: str = learner) -> None:
             result["learner"] = learner
             everything.results.append(result)
             print(
@@ -84,14 +86,13 @@ def main() -> None:
                 f"{result['interval']:.2f}, {result['ms_per_update']:.1f} ms per update",
                 flush=True,
             )
-            everything.save(options.out, machine=machine(str(trainer.device)), code=code_version())
+            everything.save(out, machine=result["machine"], code=result["code"])
 
-        for seed in options.seeds:
-            missing = [name for name in options.variants if (learner, name, seed) not in done]
-            compare(
-                base, {name: VARIANTS[name] for name in missing}, [seed], tables, after_run=record
-            )
+        for seed in seeds:
+            missing = [name for name in variants if (learner, name, seed) not in done]
+            asked = {name: VARIANTS[name] for name in missing}
+            compare(base, asked, [seed], tables, after_run=record)
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

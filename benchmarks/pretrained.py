@@ -15,13 +15,14 @@ tell users what to expect and never stand beside a paper's.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+import tyro
+from timing import write_with_code
 
 import derts
 from derts.config import ModelConfig, TrainConfig
@@ -30,7 +31,6 @@ from derts.evaluation import evaluate
 from derts.learners import build_learner
 from derts.models.features import FeatureBackbone
 from derts.models.pretrained import load_pretrained
-from derts.provenance import code_version, machine
 
 WAYS, SHOTS, QUERY = (5, 10, 20, 50), (1, 5, 20), 15
 Row = dict[str, Any]
@@ -115,34 +115,31 @@ def _row(found: Any, **about: Any) -> Row:
     return {**about, "accuracy": round(found.mean, 2), "interval": round(found.interval, 2)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--data", required=True, help="a store of images")
-    parser.add_argument("--features", type=Path, required=True, help="store of features, kept")
-    parser.add_argument("--backbone", default="efficientnet-lite0")
-    parser.add_argument("--weights", default="")
-    parser.add_argument("--each", type=int, default=40, help="images of every class")
-    parser.add_argument("--tasks", type=int, default=200)
-    parser.add_argument("--updates", type=int, default=300, help="of a head (0: train none)")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
-    found: Row = json.loads(options.out.read_text()) if options.out.exists() else {}
-    if not options.features.exists():
-        found["embedding"] = embed(
-            options.data, options.backbone, options.weights, options.each, options.features
-        )
-    tables = open_data(options.features)
-    shape = next(iter(open_data(options.data).values())).item_shape
+def main(
+    data: str,
+    features: Path,
+    out: Path,
+    backbone: str = "efficientnet-lite0",
+    weights: str = "",
+    each: int = 40,
+    tasks: int = 200,
+    updates: int = 300,
+    seeds: int = 2,
+) -> None:
+    """Embed `each` images of every class of `data` into `features`; updates 0: train no head."""
+    found: Row = json.loads(out.read_text()) if out.exists() else {}
+    if not features.exists():
+        found["embedding"] = embed(data, backbone, weights, each, features)
+    tables = open_data(features)
+    shape = next(iter(open_data(data).values())).item_shape
     found |= {
-        "backbone": options.backbone, "data": Path(options.data).name, "image_shape": list(shape),
+        "backbone": backbone, "data": Path(data).name, "image_shape": list(shape),
         "note": "weights pretrained on ImageNet have seen these classes: never beside a paper's",
-        "code": code_version(), "machine": machine(),
     }  # fmt: skip
-    found["untrained"] = untrained(together(tables), options.tasks)
-    found["trained"] = trained(tables, options.updates, options.seeds) if options.updates else []
-    options.out.write_text(json.dumps(found, indent=1) + "\n")
+    found["untrained"] = untrained(together(tables), tasks)
+    found["trained"] = trained(tables, updates, seeds) if updates else []
+    write_with_code(out, **found)
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

@@ -12,17 +12,17 @@ unevenly and chooses by them. The demo's settings otherwise; one line per run.
 
 from __future__ import annotations
 
-import argparse
-import json
 from pathlib import Path
+from typing import Literal
 
 import torch
+import tyro
+from timing import write_with_code
 
 from derts.commands.demo import CHARACTERS, IMAGES, SMALL
 from derts.config import TrainConfig
 from derts.config_file import PAPER, Values, apply_presets, with_values
 from derts.data import ImageTable, Table, glyphs
-from derts.provenance import code_version, machine
 from derts.selection.strategy import Context, MetaBatch
 from derts.tasks import TaskPool, TaskSampler, generator
 from derts.training import Trainer
@@ -73,15 +73,9 @@ class Redundant:
         chances = torch.rand(tasks, generator=generator((*seed, "common")))
         count = int((chances < SHARE).sum())
         sizes = {"common": (self.common, count), "rare": (self.all, tasks - count)}
-        tasks_of = self.config.tasks
+        of = self.config.tasks
         parts = [
-            sampler.draw(
-                tasks=size,
-                way=tasks_of.way,
-                shot=tasks_of.shot,
-                query=tasks_of.query,
-                seed=(*seed, name),
-            )
+            sampler.draw(tasks=size, way=of.way, shot=of.shot, query=of.query, seed=(*seed, name))
             for name, (sampler, size) in sizes.items()
             if size
         ]
@@ -116,18 +110,17 @@ def one_run(config: TrainConfig, tables: dict[str, ImageTable], even: bool) -> R
     return result | {"rare_share": round(sum(shares) / len(shares), 4)}
 
 
-def main() -> None:
-    """Run every variant with every seed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--learner", default="protonet", choices=("protonet", "anil"))
-    parser.add_argument("--quick", action="store_true", help="tiny, to see that it runs")
-    options = parser.parse_args()
-    base, tables = clean_demo(options.quick)
-    base = with_values(base, {"learner": {"name": options.learner}}, "--learner")
+def main(
+    out: Path,
+    seeds: tuple[int, ...] = (0, 1, 2),
+    learner: Literal["protonet", "anil"] = "protonet",
+    quick: bool = False,
+) -> None:
+    """Run every variant with every seed; quick: tiny, to see that it runs."""
+    base, tables = clean_demo(quick)
+    base = with_values(base, {"learner": {"name": learner}}, "--learner")
     runs: list[Result] = []
-    for seed in options.seeds:
+    for seed in seeds:
         for name, strategy in VARIANTS.items():
             config = with_values(base, {"strategy": strategy, "seed": seed}, f"variant {name}")
             result = one_run(config.resolved(), tables, even=name == EVEN)
@@ -137,9 +130,8 @@ def main() -> None:
                 f"{100 * result['rare_share']:.0f}% rare",
                 flush=True,
             )
-            about = {"machine": machine("cpu"), "code": code_version()}
-            options.out.write_text(json.dumps({**about, "runs": runs}) + "\n")
+            write_with_code(out, runs=runs)
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from derts.statistics import over_seeds
+from derts.statistics import Estimate, over_seeds, paired_by_seed, student, student_inside
 
 RESULTS = Path(__file__).parent.parent / "results"
 NOT_RUN = "not run"
@@ -55,8 +56,8 @@ class Scores:
 
     def minus(self, other: Scores) -> str:
         """The paired difference, over the seeds that both have."""
-        gains = self.gains(other)
-        return over_seeds(gains).shown("+") if gains else ""
+        found = paired_by_seed(self.by_seed, other.by_seed)
+        return "" if found is None else found.shown("+")
 
     def gains(self, other: Scores) -> list[float]:
         """The differences, by seed."""
@@ -71,3 +72,33 @@ def compared(name: str) -> dict[tuple[str, str], Scores]:
         key = run["config"]["learner"]["name"], run["variant"]
         found.setdefault(key, Scores()).add(run["seed"], run["accuracy"], run["code"])
     return found
+
+
+def holm(samples: list[list[float]], level: float = 0.05) -> list[Estimate]:
+    """Intervals of many comparisons' differences by seed, after Holm, in the order given.
+
+    Of m comparisons the clearest has an interval at level/m, the next at level/(m − 1), and so on
+    up to the first that holds 0, whose level is that of all others.
+
+    >>> [str(one) for one in holm([[1.0, 2.0, 3.0], [8.0, 8.1, 8.2]])]
+    ['2.00 ± 2.48', '8.10 ± 0.36']
+    """
+    alone = [over_seeds(values) for values in samples]
+    order = sorted(
+        (one for one in range(len(samples)) if not math.isnan(alone[one].interval)),
+        key=lambda one: -_clearness(samples[one]),
+    )
+    found, parts = list(alone), len(order)
+    for one in order:
+        found[one] = over_seeds(samples[one], level / parts)
+        if abs(found[one].mean) > found[one].interval:
+            parts -= 1
+    return found
+
+
+def _clearness(values: list[float]) -> float:
+    """The chance of a smaller |t| were there no difference."""
+    one, count = over_seeds(values), len(values)
+    if one.interval == 0:
+        return float(one.mean != 0)
+    return student_inside(abs(one.mean) / one.interval * student(0.05, count - 1), count - 1)

@@ -16,9 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from timing import write_with_code
 
-from derts.files import write_atomically
-from derts.provenance import code_version, machine
 from derts.training.checkpoint import checkpoint_files, load_checkpoint
 from derts.training.run_folder import Run
 
@@ -49,15 +48,7 @@ def main(out: Path) -> None:
             assert record == events, f"seed {seed}: another record"
             assert all(torch.equal(value, again[name]) for name, value in weights.items())
         print(f"seed {seed}: {kills} kills so far, {torn} inside a checkpoint's write", flush=True)
-    content = {
-        "runs": len(SEEDS),
-        "kills": kills,
-        "torn_checkpoints": torn,
-        "differences": 0,
-        "code": code_version(),
-        "machine": machine(),
-    }
-    write_atomically(out, (json.dumps(content, indent=1) + "\n").encode())
+    write_with_code(out, runs=len(SEEDS), kills=kills, torn_checkpoints=torn, differences=0)
 
 
 if __name__ == "__main__":

@@ -4,27 +4,32 @@
 
 Trains by derts with an evaluation every 50 updates and looks at the process each time. Fails
 where resident memory grows by more than LIMIT_MB per 1,000 updates, an open file is left over, or
-an update takes more than LIMIT_BYTES of the record.
+an update takes more than LIMIT_BYTES of the record. With --no-limit memory may grow: a short run
+says little about it.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
 import torch
 import tyro
+from timing import write_with_code
 
-from derts.config import EvaluationConfig, ModelConfig, StrategyConfig, TaskConfig, TrainConfig
+from derts.config import (
+    EvaluationConfig,
+    ModelConfig,
+    StrategyConfig,
+    StrategyName,
+    TaskConfig,
+    TrainConfig,
+)
 from derts.data import glyphs
-from derts.files import write_atomically
-from derts.provenance import code_version, machine
 from derts.training import train
 from derts.training.checkpoint import save_checkpoint
 
@@ -32,22 +37,7 @@ EVERY = 50
 LIMIT_MB, LIMIT_BYTES = 4.0, 400
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of this measurement."""
-
-    out: Annotated[Path, tyro.conf.Positional]
-    """The JSON file to write."""
-    updates: int = 2000
-    """How long the run is."""
-    strategy: str = "derts"
-    """Which tasks are trained on."""
-    limit: bool = True
-    """Whether growing memory is a failure: a short run says little about it."""
-
-
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """The process after some updates."""
 
     update: int
@@ -64,14 +54,14 @@ def look(update: int, run: Path) -> Sample:
     return Sample(update, resident, files, (run / "events.jsonl").stat().st_size)
 
 
-def measure(options: Options) -> list[Sample]:
+def measure(updates: int, strategy: StrategyName) -> list[Sample]:
     """Train, looking at every evaluation."""
     config = TrainConfig(
         tasks=TaskConfig(shot=1, query=3, noise="tasks"),
         model=ModelConfig(width=8),
         evaluation=EvaluationConfig(tasks=30, query=5),
-        strategy=StrategyConfig(options.strategy, warmup=20, pool=100, select="greedy"),  # type: ignore[arg-type]
-        updates=options.updates,
+        strategy=StrategyConfig(strategy, warmup=20, pool=100, select="greedy"),
+        updates=updates,
         meta_batch=4,
         validate_every=EVERY,
         checkpoint_every=EVERY,
@@ -90,7 +80,7 @@ def measure(options: Options) -> list[Sample]:
     return samples
 
 
-def summary(samples: list[Sample]) -> dict[str, float | int]:
+def summary(samples: list[Sample]) -> dict[str, Any]:
     """Growth after the first quarter, in which allocators find their size.
 
     The slope is the median over pairs of samples: a pool that is being drawn while a sample is
@@ -101,36 +91,32 @@ def summary(samples: list[Sample]) -> dict[str, float | int]:
     resident = np.array([sample.resident_mb for sample in later])
     first, second = np.triu_indices(len(later), 1)
     slopes = (resident[second] - resident[first]) / (updates[second] - updates[first])
-    slope = float(np.median(slopes)) * 1000
     written = later[-1].record_bytes - later[0].record_bytes
     return {
         "resident_mb": round(later[-1].resident_mb, 1),
-        "resident_mb_per_1000_updates": round(slope, 3),
+        "resident_mb_per_1000_updates": round(float(np.median(slopes)) * 1000, 3),
         "open_files_first": later[0].open_files,
         "open_files_last": later[-1].open_files,
         "record_bytes_per_update": round(written / (later[-1].update - later[0].update), 1),
     }
 
 
-def main(options: Options) -> None:
+def main(
+    out: tyro.conf.Positional[Path],
+    updates: int = 2000,
+    strategy: StrategyName = "derts",
+    limit: bool = True,
+) -> None:
     torch.set_num_threads(1)
-    samples = measure(options)
+    samples = measure(updates, strategy)
     found = summary(samples)
     print(found)
-    content = {
-        "updates": options.updates,
-        "evaluation_every": EVERY,
-        "strategy": options.strategy,
-        **found,
-        "samples": [list(vars(sample).values()) for sample in samples],
-        "code": code_version(),
-        "machine": machine(),
-    }
-    write_atomically(options.out, (json.dumps(content, indent=1) + "\n").encode())
-    assert not options.limit or found["resident_mb_per_1000_updates"] <= LIMIT_MB
+    about: dict[str, Any] = {"updates": updates, "evaluation_every": EVERY, "strategy": strategy}
+    write_with_code(out, **about, **found, samples=samples)
+    assert not limit or found["resident_mb_per_1000_updates"] <= LIMIT_MB
     assert found["open_files_last"] == found["open_files_first"]
     assert found["record_bytes_per_update"] <= LIMIT_BYTES
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    tyro.cli(main, description=__doc__)

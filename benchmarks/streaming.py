@@ -8,42 +8,20 @@ rates. On a CPU nothing is gained by streaming; the figures that count are a GPU
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, Literal
 
 import torch
 import tyro
+from timing import write_with_code
 
-from derts.config import HardwareConfig, ModelConfig, TaskConfig, TrainConfig
+from derts.config import HardwareConfig, ModelConfig, TrainConfig
 from derts.data import ImageTable
 from derts.data.streaming import StreamedTable
-from derts.files import write_atomically
-from derts.provenance import code_version, machine
 from derts.training import Trainer
 
 SIDE, CLASSES = 84, 64
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of this benchmark."""
-
-    out: Annotated[Path, tyro.conf.Positional]
-    """The JSON file to write."""
-    limit_gib: float = 1.0
-    """Device memory for images; the images take twice as much."""
-    updates: int = 300
-    """Per training; the first third is not counted."""
-    meta_batch: int = 32
-    """Tasks per update."""
-    width: int = 64
-    """Filters of the CNN4."""
-    precision: str = "bfloat16"
-    """Arithmetic of the backbone."""
-    device: str = "auto"
-    """Where to train."""
 
 
 def random_images(limit_gib: float) -> ImageTable:
@@ -68,33 +46,39 @@ def rate(config: TrainConfig, images: ImageTable) -> tuple[float, bool]:
     return done * per_update / seconds, isinstance(trainer.images, StreamedTable)
 
 
-def main(options: Options) -> None:
-    images = random_images(options.limit_gib)
+def main(
+    out: tyro.conf.Positional[Path],
+    limit_gib: float = 1.0,
+    updates: int = 300,
+    meta_batch: int = 32,
+    width: int = 64,
+    precision: Literal["float32", "bfloat16"] = "bfloat16",
+    device: str = "auto",
+) -> None:
+    """Train on images that take twice the limit; the first third of the updates is not counted."""
+    images = random_images(limit_gib)
     config = TrainConfig(
-        tasks=TaskConfig(),
-        model=ModelConfig(width=options.width),
-        hardware=HardwareConfig(device=options.device, precision=options.precision),  # type: ignore[arg-type]
-        updates=options.updates,
-        meta_batch=options.meta_batch,
+        model=ModelConfig(width=width),
+        hardware=HardwareConfig(device=device, precision=precision),
+        updates=updates,
+        meta_batch=meta_batch,
     )
-    limit = replace(config.hardware, image_memory_gib=options.limit_gib)
+    limit = replace(config.hardware, image_memory_gib=limit_gib)
     in_memory, held = rate(config, images)
     streamed, was_streamed = rate(replace(config, hardware=limit), images)
     assert was_streamed
     assert not held
-    content = {
+    found = {
         "images": len(images),
         "gib": round(images.images.nbytes / 2**30, 3),
-        "limit_gib": options.limit_gib,
+        "limit_gib": limit_gib,
         "in_memory_images_per_second": round(in_memory, 1),
         "streamed_images_per_second": round(streamed, 1),
         "ratio": round(streamed / in_memory, 4),
-        "code": code_version(),
-        "machine": machine("cuda" if torch.cuda.is_available() else "cpu"),
     }
-    print(content)
-    write_atomically(options.out, (json.dumps(content, indent=1) + "\n").encode())
+    print(found)
+    write_with_code(out, "cuda" if torch.cuda.is_available() else "cpu", **found)
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    tyro.cli(main, description=__doc__)

@@ -16,7 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import accuracy_tables as accuracy
+import paper_tables as paper
 import speed_tables as speed
+import strategy_tables as strategies
 from result_files import RESULTS
 
 from derts.paper.figures import draw_curves, load_curves
@@ -35,13 +37,13 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "clean": accuracy.clean,
     "few-classes": accuracy.few_classes,
     "augmentation": accuracy.augmentation,
-    "beside-the-paper": accuracy.beside_the_paper,
-    "not-run": accuracy.not_run,
-    "learners": accuracy.learners,
-    "estimates": accuracy.estimates,
-    "noise-scores": accuracy.noise_scores,
-    "measured": accuracy.strategies,
-    "redundant": accuracy.redundant,
+    "beside-the-paper": paper.beside_the_paper,
+    "not-run": paper.not_run,
+    "learners": strategies.learners,
+    "estimates": strategies.estimates,
+    "noise-scores": strategies.noise_scores,
+    "measured": strategies.strategies,
+    "redundant": strategies.redundant,
     "aims": lambda: markdown_table(speed.target_rows()),
     "start": lambda: markdown_table(speed.start_rows()),
     "updates": lambda: markdown_table(speed.update_rows()),

@@ -1,8 +1,7 @@
-"""How the programs here take times, and how they write them down."""
+"""How the programs here take times, and how they write down what they found."""
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 
+from derts.files import write_json
 from derts.provenance import code_version, machine
 
 
@@ -51,5 +51,9 @@ def save_results(path: Path | None, results: list[dict[str, Any]]) -> None:
     """Results with machine and code, as JSON; nothing where no file was asked for."""
     if path is not None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        about = {"machine": machine(device), "code": code_version()}
-        path.write_text(json.dumps({**about, "results": results}, indent=1) + "\n")
+        write_with_code(path, device, results=results)
+
+
+def write_with_code(path: Path, device: str = "cpu", **found: Any) -> None:
+    """What was found as JSON, with the machine and the code that found it."""
+    write_json(path, {"machine": machine(device), "code": code_version(), **found})

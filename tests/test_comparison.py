@@ -7,7 +7,6 @@ import pytest
 
 from derts.cli import run
 from derts.comparison import Comparison
-from derts.errors import DertsError
 from tests.tiny import TINY_WORDS
 
 
@@ -38,12 +37,3 @@ def test_compare_and_report_take_runs_without_a_seed_in_common(
     assert "no seed in common: 1 against 0" in capsys.readouterr().out
     assert run(["report", "random", "derts", "-o", "report.html"]) == 0
     assert "no seed in common: 1 against 0" in (in_folder / "report.html").read_text()
-
-
-@pytest.mark.parametrize(
-    "text", ["[" * 200_000, "[]", "{}", '{"runs": 3}', '{"runs": [{"variant": "derts"}]}', "\0"]
-)
-def test_a_file_that_is_no_comparison_is_named(text: str, tmp_path: Path) -> None:
-    (tmp_path / "found.json").write_text(text)
-    with pytest.raises(DertsError, match=r"found.json is no comparison"):
-        Comparison.load(tmp_path / "found.json")

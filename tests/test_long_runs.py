@@ -96,7 +96,8 @@ def test_files_stay_closed_and_the_record_small_over_a_run(in_folder: Path) -> N
     assert found["record_bytes_per_update"] < 400
 
 
-def test_growth_is_seen_where_there_is_some() -> None:
+def test_growth_is_seen_where_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SOAK.parent))
     soak = runpy.run_path(str(SOAK), run_name="soak")
     samples = [soak["Sample"](50 * n, 300 + 0.5 * n, 7, 4000 * n) for n in range(1, 21)]
     assert soak["summary"](samples)["resident_mb_per_1000_updates"] == pytest.approx(10)

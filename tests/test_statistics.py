@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from derts.statistics import holm, over_seeds, paired_difference
+from derts.statistics import over_seeds, paired_difference
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 10, 31])
@@ -25,13 +25,3 @@ def test_pairing_takes_out_what_seeds_share() -> None:
     assert math.isnan(over_seeds([3.0]).interval)
     with pytest.raises(ValueError, match="shorter"):
         paired_difference([1.0, 2.0], [1.0])
-
-
-def test_holm_widens_intervals_by_rank_and_stops_at_the_first_that_holds_zero() -> None:
-    random = np.random.default_rng(0)
-    samples = [(random.normal(mean, 1, 4)).tolist() for mean in (0.2, 30, 9, 0.1)]
-    p = [float(stats.ttest_1samp(values, 0).pvalue) for values in samples]
-    assert sorted(range(4), key=p.__getitem__)[:2] == [1, 2]
-    for one, parts in ((1, 4), (2, 3), (0, 2), (3, 2)):
-        expected = stats.t.ppf(1 - 0.05 / parts / 2, 3) * stats.sem(samples[one])
-        assert holm(samples)[one].interval == pytest.approx(expected, rel=1e-6)

@@ -5,11 +5,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from derts.paper.report import COLUMNS
 
 ROOT = Path(__file__).parent.parent
+KINDS = ("accuracy", "paper", "speed", "strategy")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -19,7 +22,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Any:
     import tables
 
     yield tables
-    for name in ("tables", "accuracy_tables", "speed_tables", "result_files"):
+    for name in ("tables", "result_files", *(f"{kind}_tables" for kind in KINDS)):
         sys.modules.pop(name, None)
 
 
@@ -57,15 +60,26 @@ def test_runs_by_code_of_no_commit_are_marked(tables: Any) -> None:
 
 
 def test_runs_by_another_recipe_are_named(tables: Any) -> None:
-    accuracy = tables.accuracy
+    paper = tables.paper
     name = "reproduce-table1-x0.3-augment"
-    _, found, notes = accuracy.load_results(ROOT / "results" / f"{name}.json")
+    _, found, notes = paper.load_results(ROOT / "results" / f"{name}.json")
     earlier = "By an earlier recipe: derts with no `--strategy.balance`."
-    assert accuracy._other_recipe(found, notes) == earlier
+    assert paper._other_recipe(found, notes) == earlier
     plain = [note.replace("gpu, augment", "gpu") for note in notes]
-    told = accuracy._other_recipe(found, plain)
+    told = paper._other_recipe(found, plain)
     assert "random with `--augment.horizontal-flip`, `--augment.translation 8`;" in told
-    command = accuracy._command(Path(f"{name}.json"), "table1", found, notes)
+    command = paper._command(Path(f"{name}.json"), "table1", found, notes)
     assert (
         "--preset gpu augment --updates-scale 0.3 --only strategy=random,strategy=derts" in command
     )
+
+
+def test_holm_widens_intervals_by_rank_and_stops_at_the_first_that_holds_zero(tables: Any) -> None:
+    holm = tables.accuracy.holm
+    random = np.random.default_rng(0)
+    samples = [(random.normal(mean, 1, 4)).tolist() for mean in (0.2, 30, 9, 0.1)]
+    p = [float(stats.ttest_1samp(values, 0).pvalue) for values in samples]
+    assert sorted(range(4), key=p.__getitem__)[:2] == [1, 2]
+    for one, parts in ((1, 4), (2, 3), (0, 2), (3, 2)):
+        expected = stats.t.ppf(1 - 0.05 / parts / 2, 3) * stats.sem(samples[one])
+        assert holm(samples)[one].interval == pytest.approx(expected, rel=1e-6)

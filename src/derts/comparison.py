@@ -14,10 +14,9 @@ from typing import Any
 from derts.config import StrategyConfig, TrainConfig
 from derts.config_file import Values, with_values
 from derts.data.table import Table
-from derts.errors import DertsError
-from derts.files import parse_json, write_atomically
+from derts.files import write_atomically
 from derts.progress import Advance, unheard
-from derts.statistics import over_seeds, paired_difference
+from derts.statistics import over_seeds, paired_by_seed
 from derts.training.driver import Driver
 from derts.training.result import Result
 from derts.training.run_folder import Run
@@ -45,48 +44,35 @@ class Comparison:
     def difference(self, variant: str, baseline: str) -> str:
         """Paired difference over the seeds that both have, or that there are none."""
         ours, theirs = self.accuracies(variant), self.accuracies(baseline)
-        seeds = sorted(ours.keys() & theirs.keys())
-        if not seeds:
-            mine, others = (", ".join(map(str, sorted(found))) for found in (ours, theirs))
-            return f"no seed in common: {mine or 'none'} against {others or 'none'}"
-        return paired_difference([ours[s] for s in seeds], [theirs[s] for s in seeds]).shown("+")
+        found = paired_by_seed(ours, theirs)
+        if found is not None:
+            return found.shown("+")
+        mine, others = (", ".join(map(str, sorted(one))) for one in (ours, theirs))
+        return f"no seed in common: {mine or 'none'} against {others or 'none'}"
 
-    def table(self, baseline: str | None = None) -> list[tuple[str, ...]]:
-        """Rows of text, the first a heading."""
-        baseline = baseline or self.variants[0]
-        noisy = [result["noise"]["kept"] is not None for result in self.results]
-        columns = ["accuracy", f"against {baseline}", KEPT_COLUMN, "ms/update", "selection"]
-        columns = [name for name in columns if name != KEPT_COLUMN or any(noisy)]
+    def table(self) -> list[tuple[str, ...]]:
+        """Rows of text, the first a heading; wrong labels only where they are known."""
+        baseline = self.variants[0]
+        columns = ("accuracy", f"against {baseline}", KEPT_COLUMN, "ms/update", "selection")
         rows: list[tuple[str, ...]] = [("strategy", *columns)]
         for name in self.variants:
             results = [result for result in self.results if result["variant"] == name]
             kept = _mean(result["noise"]["kept"] for result in results)
             milliseconds = _mean(result["ms_per_update"] for result in results)
-            share = _mean(result["selection_share"] for result in results)
+            share = _mean(result["selection_share"] for result in results) or 0.0
             accuracy = str(over_seeds(list(self.accuracies(name).values())))
             difference = "" if name == baseline else self.difference(name, baseline)
-            wrong = ["" if kept is None else f"{100 * kept:.1f}%"] if any(noisy) else []
-            times = f"{milliseconds:.0f}", f"{100 * (share or 0.0):.1f}%"
-            rows.append((name, accuracy, difference, *wrong, *times))
-        return rows
+            wrong = "" if kept is None else f"{100 * kept:.1f}%"
+            times = f"{milliseconds:.0f}", f"{100 * share:.1f}%"
+            rows.append((name, accuracy, difference, wrong, *times))
+        if any(row[3] for row in rows[1:]):
+            return rows
+        return [(*row[:3], *row[4:]) for row in rows]
 
     def save(self, path: Path, **about: Any) -> None:
         """Write all results as one JSON file."""
         content = json.dumps({**about, "runs": self.results}) + "\n"
         write_atomically(path, content.encode())
-
-    @staticmethod
-    def load(path: Path | str) -> Comparison:
-        """Read what `save` wrote."""
-        try:
-            found = parse_json(Path(path).read_text(encoding="utf-8"))["runs"]
-            comparison = Comparison(list(found))
-            if comparison.results:
-                comparison.table()  # it has what is needed
-            return comparison
-        except (OSError, ValueError, LookupError, TypeError, ArithmeticError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise DertsError(f"{path} is no comparison that derts saved ({reason})") from None
 
 
 def compare(
@@ -95,7 +81,7 @@ def compare(
     seeds: Sequence[int],
     tables: Mapping[str, Table],
     *,
-    after_run: Callable[[Result, Trainer], None] = lambda result, trainer: None,
+    after_run: Callable[[Result], None] = lambda result: None,
     advance: Advance = unheard,
     folder: Path | None = None,
 ) -> Comparison:
@@ -123,7 +109,7 @@ def compare(
             per_update = result["seconds_per_update"] or 0.0
             result |= {"variant": name, "ms_per_update": round(1000 * per_update, 3)}
             comparison.results.append(result)
-            after_run(result, trainer)
+            after_run(result)
     return comparison
 
 

@@ -24,6 +24,7 @@ from derts.tasks.pool import TaskPool
 from derts.tasks.randomness import generator
 
 WEIGHTINGS: tuple[Weighting, ...] = ("counts", "none", "calibrated")
+NORMS = ("logit-theta", "logit")  # estimates whose norm tells noisy tasks
 CALIBRATED_DRAWS = 10
 PAIRS = 20_000  # pairs of tasks whose distances are ranked
 Rows = list[tuple[str, ...]]
@@ -73,21 +74,16 @@ def diagnose(
         exact = exact_gradients(learner, images, pool)
         advance(1, note="exact gradients")
         cheap = [name for name in names if name != "exact"]
-        found = estimate_pool(
-            learner, images, pool, cheap, reference=with_random_labels(pool, (seed, "reference"))
-        )
+        reference = with_random_labels(pool, (seed, "reference"))
+        found = estimate_pool(learner, images, pool, cheap, reference=reference)
         found.gradients["exact"] = exact
         rows = []
         for name in names:
             rows.append(_estimate_row(name, found.gradients[name], exact, count, seed))
             advance(1, note=name)
     random = generator((seed, "random subsets"))
-    errors = torch.tensor(
-        [
-            relative_error(exact, order[:count], torch.ones(count))
-            for order in (torch.randperm(len(exact), generator=random) for _ in range(draws))
-        ]
-    )
+    orders = (torch.randperm(len(exact), generator=random)[:count] for _ in range(draws))
+    errors = torch.tensor([relative_error(exact, order, torch.ones(count)) for order in orders])
     return Diagnosis(
         pool=len(pool),
         selected=count,
@@ -129,23 +125,23 @@ def distance_rank_correlation(first: torch.Tensor, second: torch.Tensor, seed: i
 def _estimate_row(
     name: str, gradients: torch.Tensor, exact: torch.Tensor, count: int, seed: int
 ) -> dict[str, Any]:
+    def error(kind: Weighting, indices: torch.Tensor, counts: torch.Tensor) -> float:
+        weights = selection_weights(kind, gradients, indices, counts)
+        return relative_error(exact, indices, weights)
+
     selection = select(gradients, count)
     counts = selection.weights
-    error = {
-        kind: relative_error(
-            exact, selection.indices, selection_weights(kind, gradients, selection.indices, counts)
-        )
-        for kind in WEIGHTINGS
-    }
     random, errors = generator((seed, "subset")), []
     for _ in range(CALIBRATED_DRAWS):
         order = torch.randperm(len(gradients), generator=random)[:count]
-        fitted = selection_weights("calibrated", gradients, order, torch.ones(count))
-        errors.append(relative_error(exact, order, fitted))
+        errors.append(error("calibrated", order, torch.ones(count)))
     return {
         "estimate": name,
         "size": gradients.shape[1],
-        "error": {**error, "random subset, calibrated": sum(errors) / len(errors)},
+        "error": {
+            **{kind: error(kind, selection.indices, counts) for kind in WEIGHTINGS},
+            "random subset, calibrated": sum(errors) / len(errors),
+        },
         "largest_count": float(counts.max()),
         "effective_tasks": float(counts.sum().square() / counts.square().sum()),
         "rank_correlation": distance_rank_correlation(gradients, exact, seed),
@@ -155,23 +151,14 @@ def _estimate_row(
 def _score_rows(found: PoolEstimate, pool: TaskPool) -> list[dict[str, Any]]:
     wrong = pool.mislabelled()
     noisy = wrong > 0
-    scores = {
-        "norm of logit-theta": found.gradients["logit-theta"].norm(dim=1).cpu(),
-        "norm of logit": found.gradients["logit"].norm(dim=1).cpu(),
-        "loss": found.losses.cpu(),
-    }
     mixed = bool(noisy.any()) and not bool(noisy.all())
+    scores = {f"norm of {name}": found.gradients[name].norm(dim=1).cpu() for name in NORMS}
     rows = []
-    for name, values in scores.items():
+    for name, values in {**scores, "loss": found.losses.cpu()}.items():
         drop = find_noisy(values, found.reference_losses if name == "loss" else None).drop
-        rows.append(
-            {
-                "score": name,
-                "auroc": auroc(values, noisy) if mixed else None,
-                "dropped": float(drop.float().mean()),
-                "mislabelled_kept": None if bool(drop.all()) else float(wrong[~drop].mean()),
-            }
-        )
+        kept = None if bool(drop.all()) else float(wrong[~drop].mean())
+        row = {"score": name, "auroc": auroc(values, noisy) if mixed else None}
+        rows.append(row | {"dropped": float(drop.float().mean()), "mislabelled_kept": kept})
     return rows
 
 
@@ -197,13 +184,11 @@ def table_rows(values: dict[str, Any]) -> tuple[Rows, Rows]:
     for row in values["estimates"]:
         errors = [f"{row['error'][kind]:.3f}" for kind in kinds]
         numbers = (f"{row['largest_count']:.0f}", f"{row['effective_tasks']:.0f}")
-        estimates.append(
-            (row["estimate"], str(row["size"]), *errors, *numbers, f"{row['rank_correlation']:.2f}")
-        )
-    random = values["random"]
-    uniform = f"{random['mean']:.3f} ± {random['deviation']:.3f}"
-    blank = ("",) * (len(kinds) - 1)
-    estimates.append(("random subset", "", uniform, *blank, "1", str(values["selected"]), ""))
+        correlation = f"{row['rank_correlation']:.2f}"
+        estimates.append((row["estimate"], str(row["size"]), *errors, *numbers, correlation))
+    random = f"{values['random']['mean']:.3f} ± {values['random']['deviation']:.3f}"
+    others = ("",) * (len(kinds) - 1)
+    estimates.append(("random subset", "", random, *others, "1", str(values["selected"]), ""))
     scores: Rows = [("noise score", "AUROC", "automatic split drops", "wrong labels kept")]
     for row in values["scores"]:
         auroc = "no noise" if row["auroc"] is None else f"{row['auroc']:.3f}"
@@ -216,19 +201,17 @@ def draw_diagnosis(values: dict[str, Any], path: Path) -> None:
     """Relative error by estimate and weighting, beside random subsets of the same size."""
     figure = new_figure((8, 4.2))
     axes = figure.subplots()
-    rows = values["estimates"]
+    rows, random = values["estimates"], values["random"]
     kinds = list(rows[0]["error"])
     width = 0.8 / len(kinds)
     for number, kind in enumerate(kinds):
         places = [index + (number - (len(kinds) - 1) / 2) * width for index in range(len(rows))]
         heights = [row["error"][kind] for row in rows]
         axes.bar(places, heights, width, label=kind, color=BAR_COLORS[number % len(BAR_COLORS)])
-    random = values["random"]
     label = f"random subset, mean of {random['draws']:.0f}"
     axes.axhline(random["mean"], color=RANDOM_COLOR, linestyle="--", linewidth=1.2, label=label)
-    axes.set_ylim(bottom=0)
+    axes.set(ylabel="relative error of the pool's exact gradient", ylim=(0, None))
     axes.set_xticks(range(len(rows)), [row["estimate"] for row in rows], rotation=15)
-    axes.set_ylabel("relative error of the pool's exact gradient")
     axes.set_title(f"{values['selected']} of {values['pool']} tasks selected (lower is better)")
     axes.legend(frameon=False, fontsize=8)
     save_figure(figure, path, dpi=150)

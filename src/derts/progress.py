@@ -96,14 +96,13 @@ def _lines(title: str, total: int | None, unit: str, stream: TextIO) -> Iterator
 
     def show(now: float, final: bool = False) -> None:
         nonlocal last_time, last_done
-        taken, of = now - started, "" if total is None else f"/{total:,}"
+        last_time, last_done, taken = now, done, now - started
         clock = f"{clock_text(taken)} taken"
         if not final and total is not None:
             clock = f"{clock_text(taken / done * (total - done))} left"
-        rate = f"{_rate(done, taken)} {unit}/s"
-        parts = [f"{done:,}{of} {unit}", rate, clock, *filter(None, [beside])]
-        print(f"{title}: {', '.join(parts)}", file=stream, flush=True)
-        last_time, last_done = now, done
+        of = "" if total is None else f"/{total:,}"
+        parts = [f"{done:,}{of} {unit}", f"{_rate(done, taken)} {unit}/s", clock, beside]
+        print(f"{title}: {', '.join(filter(None, parts))}", file=stream, flush=True)
 
     def advance(count: int = 1, note: str | None = None) -> None:
         nonlocal done, beside

@@ -1,7 +1,7 @@
 """Means and intervals over seeds, paired where runs share everything but the strategy."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -60,36 +60,6 @@ def over_seeds(values: Sequence[float], level: float = 0.05) -> Estimate:
     return Estimate(mean, student(level, count - 1) * deviation / math.sqrt(count))
 
 
-def holm(samples: Sequence[Sequence[float]], level: float = 0.05) -> list[Estimate]:
-    """Intervals of many comparisons' differences by seed, after Holm, in the order given.
-
-    Of m comparisons the clearest has an interval at level/m, the next at level/(m − 1), and so on
-    up to the first that holds 0, whose level is that of all others.
-
-    >>> [str(one) for one in holm([[1.0, 2.0, 3.0], [8.0, 8.1, 8.2]])]
-    ['2.00 ± 2.48', '8.10 ± 0.36']
-    """
-    alone = [over_seeds(values) for values in samples]
-    order = sorted(
-        (one for one in range(len(samples)) if not math.isnan(alone[one].interval)),
-        key=lambda one: -_clearness(samples[one]),
-    )
-    found, parts = list(alone), len(order)
-    for one in order:
-        found[one] = over_seeds(samples[one], level / parts)
-        if abs(found[one].mean) > found[one].interval:
-            parts -= 1
-    return found
-
-
-def _clearness(values: Sequence[float]) -> float:
-    """The chance of a smaller |t| were there no difference."""
-    one, count = over_seeds(values), len(values)
-    if one.interval == 0:
-        return float(one.mean != 0)
-    return student_inside(abs(one.mean) / one.interval * student(0.05, count - 1), count - 1)
-
-
 def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
     """Mean and interval of ours − theirs, seed by seed.
 
@@ -97,3 +67,13 @@ def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Estimat
     '1.23 ± 0.63'
     """
     return over_seeds([a - b for a, b in zip(ours, theirs, strict=True)])
+
+
+def paired_by_seed(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Estimate | None:
+    """The paired difference of values by seed, over the seeds that both have; None without any.
+
+    >>> str(paired_by_seed({0: 61.0, 1: 63.0}, {1: 60.0, 2: 58.0}))
+    '3.00'
+    """
+    both = sorted(ours.keys() & theirs.keys())
+    return over_seeds([ours[seed] - theirs[seed] for seed in both]) if both else None

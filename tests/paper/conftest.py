@@ -30,4 +30,4 @@ def protonet_runs(tiny: None, tmp_path: Path) -> list[GridRun]:
     """Random, paper and derts of table 1, ten updates each, warm-up of none, one seed."""
     only = ["dataset=mini", "shot=5", "learner=protonet", "strategy=random,strategy=derts"]
     found = keep_only(cells("table1"), [*only, "strategy=paper"])
-    return list(make_runs(found, [0], Scale(parse_datasets(["glyphs"]), 0.001), tmp_path).values())
+    return make_runs(found, [0], Scale(parse_datasets(["glyphs"]), 0.001), tmp_path)

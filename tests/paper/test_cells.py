@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from derts.errors import DertsError
-from derts.paper.cells import NAMES, Cell, cells, chosen_names, keep_only, paper, read_recipe
+from derts.paper.cells import NAMES, Cell, cells, chosen_names, keep_only, read_json, read_recipe
 from derts.paper.runs import parse_datasets
 
 TABLES = {name: read_recipe(name)["paper"] for name in NAMES if name.startswith("table")}
@@ -32,12 +32,12 @@ def ours(cell: Cell) -> tuple[Any, ...]:
 
 
 def test_there_is_a_recipe_for_every_table_of_the_paper() -> None:
-    assert sorted(TABLES.values()) == sorted(paper()["tables"])
+    assert sorted(TABLES.values()) == sorted(read_json("paper.json")["tables"])
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if name != "table2"])
 def test_every_accuracy_of_the_paper_is_one_cell_of_each_of_our_strategies(name: str) -> None:
-    rows = paper()["tables"][TABLES[name]]["cells"]
+    rows = read_json("paper.json")["tables"][TABLES[name]]["cells"]
     expected = Counter(theirs(row, own) for row in rows for own in OURS[row["strategy"]])
     found = Counter(ours(cell) for cell in cells(name) if cell.paper is not None)
     assert found == expected
@@ -45,7 +45,7 @@ def test_every_accuracy_of_the_paper_is_one_cell_of_each_of_our_strategies(name:
 
 
 def test_every_time_of_the_paper_is_one_cell_of_each_of_our_strategies() -> None:
-    rows = paper()["tables"]["table2_time"]["cells"]
+    rows = read_json("paper.json")["tables"]["table2_time"]["cells"]
     expected = [
         (own, row["seconds_per_iteration"]) for row in rows for own in OURS[row["strategy"]]
     ]

@@ -14,7 +14,8 @@ from derts.training.run_folder import Run
 
 def test_curves_are_what_was_logged(tmp_path: Path) -> None:
     runs = make_runs(cells("figure2"), [0, 1], Scale(parse_datasets(["glyphs"])), tmp_path)
-    (setting, seed), first = next(iter(runs.items()))
+    first = runs[0]
+    setting, seed = first.setting, first.config.seed
     run = Run.create(first.folder, TrainConfig())
     spent = {"seconds": {"update": 0.1}}
     for event in (

@@ -50,7 +50,7 @@ def test_one_run_gives_all_its_points_and_leaves_nothing_to_do(
     assert (run.folder / "result.json").is_file()
     events = list(Run.open(run.folder).events())
     assert sum(event["event"] == "validation" for event in events) == 10
-    assert to_run({(run.setting, 0): run}) == []
+    assert to_run([run]) == []
 
 
 def test_a_run_goes_on_where_it_was_stopped_and_further_later(
@@ -61,9 +61,9 @@ def test_a_run_goes_on_where_it_was_stopped_and_further_later(
     assert do(whole)[0] == "finished"
     asked = iter([False] * 5 + [True] * 99)
     assert do(run, lambda: next(asked)) == ("stopped", "")
-    assert to_run({(run.setting, 0): run}) == [run]
+    assert to_run([run]) == [run]
     assert do(early)[0] == "finished"
-    assert to_run({(run.setting, 0): early}) == []
+    assert to_run([early]) == []
     assert do(run)[0] == "finished"
     assert answers(run) == answers(whole)
 
@@ -85,7 +85,7 @@ def test_strategies_start_from_one_warm_up(protonet_runs: list[GridRun], tmp_pat
 def test_runs_of_few_classes_are_judged_by_their_best_weights(tiny: None, tmp_path: Path) -> None:
     found = keep_only(cells("table3"), ["shot=5,learner=protonet,strategy=random"])
     runs = make_runs(found, [0], Scale(parse_datasets(["glyphs"]), 0.001), tmp_path)
-    (run,) = runs.values()
+    (run,) = runs
     assert do(run)[0] == "finished"
     events = Run.open(run.folder).events()
     seen = {e["update"]: e["accuracy"] for e in events if e["event"] == "validation"}

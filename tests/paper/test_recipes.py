@@ -8,7 +8,7 @@ import pytest
 
 from derts.config import TrainConfig
 from derts.errors import DertsError
-from derts.paper.cells import NAMES, Cell, cells, keep_only, paper
+from derts.paper.cells import NAMES, Cell, cells, keep_only, read_json
 from derts.paper.collect import result_file
 from derts.paper.runs import (
     Scale,
@@ -31,7 +31,7 @@ def config_of(cell: Cell, **scale: Any) -> TrainConfig:
 
 
 def test_configs_hold_what_the_paper_states() -> None:
-    setup = paper()["setup"]
+    setup = read_json("paper.json")["setup"]
     for cell in EVERY:
         config, noise = config_of(cell), str(cell.setting.noise)
         learner, strategy = config.learner, config.strategy
@@ -135,8 +135,9 @@ def test_tables_share_runs_and_strategies_share_warm_ups(tmp_path: Path) -> None
     runs = make_runs(together, [0], Scale(data), tmp_path)
     alone = make_runs(cells("table1"), [0], Scale(data), tmp_path)
     assert len(to_run(runs)) == len(to_run(alone)) + 9  # what table 5 adds
-    for run in alone.values():
-        random = alone[run.setting.of("random"), 0]
+    of_setting = {run.setting: run for run in alone}
+    for run in alone:
+        random = of_setting[run.setting.of("random")]
         assert run.warmup == random.warmup
         assert warmup_key(run.config, "d") == run_key(random.config, "d")
 
@@ -152,9 +153,9 @@ def test_us_and_ats_come_last_and_seeds_one_after_the_other(tmp_path: Path) -> N
 def test_a_run_is_trained_only_as_far_as_the_cells_asked_for(tmp_path: Path) -> None:
     found = keep_only(cells("table1"), ["fraction=0.1", "shot=5", "dataset=mini"])
     runs = make_runs(found, [0, 4], Scale(MINI), tmp_path)
-    assert {run.until for run in runs.values()} == {1000}
-    assert {run.config.updates for run in runs.values()} == {10000}
-    for run in runs.values():
+    assert {run.until for run in runs} == {1000}
+    assert {run.config.updates for run in runs} == {10000}
+    for run in runs:
         run.folder.mkdir(parents=True, exist_ok=True)
     assert seeds_in(tmp_path) == {0, 4}
 

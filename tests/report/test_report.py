@@ -16,7 +16,7 @@ from derts.config import TrainConfig
 from derts.data import glyphs
 from derts.errors import DertsError
 from derts.report.page import make_report, what_it_did
-from derts.report.pictures import tasks_of_round
+from derts.report.pool_map import tasks_of_round
 from derts.report.read import comparison_of, group_runs, read_runs
 from derts.training.run_folder import Event, Run
 
@@ -175,6 +175,13 @@ def test_what_says_nothing_is_left_out(demo_folder: Path, tmp_path: Path) -> Non
     assert "time" not in made.figures.figures  # one bar of one colour
     assert "wrong labels kept" not in made.page
     assert "time" in make_report([demo_folder / "derts-seed0"]).figures.figures
+
+
+def test_time_that_judging_labels_takes_has_its_bar(demo_folder: Path, tmp_path: Path) -> None:
+    odd = copy_of(demo_folder / "derts-seed0", tmp_path / "odd")
+    judged = {"update": 0.2, "labels": 1.0}
+    change_events(odd, lambda one: one | {"seconds": judged} if "seconds" in one else one)
+    assert ">labels</text>" in make_report([odd]).figures.svg("time")
 
 
 def test_the_same_runs_give_the_same_page(demo_folder: Path) -> None:

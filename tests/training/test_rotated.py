@@ -13,7 +13,7 @@ from derts.config import (
 )
 from derts.config_file import apply_presets
 from derts.data import ImageTable
-from derts.report.pictures import tasks_of_round
+from derts.report.pool_map import tasks_of_round
 from derts.report.read import read_runs
 from derts.training import Trainer, train
 from tests.tiny import tiny

@@ -15,13 +15,13 @@ from typing import Any
 
 from derts.errors import DertsError
 
+FILES = resources.files("derts.paper")
 NAMES = (*(f"table{number}" for number in range(1, 9)), "figure2", "case-study")
 """What can be reproduced."""
 FILTERS = (
     "dataset", "shot", "learner", "strategy", "backbone", "classes", "noise", "ratio", "weights",
     "fraction",
 )  # fmt: skip
-ALL_CLASSES = ("0", "64")  # other words for all of them
 SHORT_NAMES = {"mini": "mini-imagenet", "tiered": "tiered-imagenet"}
 USUAL_RATIO = 0.3
 
@@ -46,21 +46,18 @@ class Setting:
     @property
     def place(self) -> str:
         """All but learner and strategy, in words."""
-        parts = [f"{self.dataset} {self.way}-way {self.shot}-shot {self.backbone}"]
-        parts += [f"{self.classes} classes"] if self.classes else []
-        parts += [f"{100 * self.noise:.0f}% noise"] if self.noise else []
-        return ", ".join(parts)
+        place = f"{self.dataset} {self.way}-way {self.shot}-shot {self.backbone}"
+        place += f", {self.classes} classes" if self.classes else ""
+        return place + (f", {100 * self.noise:.0f}% noise" if self.noise else "")
 
     @property
     def variant(self) -> str:
         """What differs from a strategy's usual form, in words."""
         parts = [f"ratio {self.ratio:g}"] if self.ratio != USUAL_RATIO else []
-        parts += [] if self.weights else ["no weights"]
-        return ", ".join(parts)
+        return ", ".join(parts if self.weights else [*parts, "no weights"])
 
     def __str__(self) -> str:
-        parts = (self.place, self.learner, self.strategy, self.variant)
-        return ", ".join(part for part in parts if part)
+        return ", ".join(filter(None, (self.place, self.learner, self.strategy, self.variant)))
 
     def of(self, strategy: str) -> Setting:
         """The same with another strategy; all but `paper` and `derts` have one form only."""
@@ -77,8 +74,8 @@ class Cell:
     setting: Setting
     fraction: float
     metric: str
-    paper: float | None
-    paper_interval: float | None
+    paper: float | None = None
+    paper_interval: float | None = None
 
     @property
     def label(self) -> str:
@@ -97,41 +94,32 @@ class Cell:
 
 
 @cache
-def paper() -> dict[str, Any]:
-    """Tables, set-up and class lists of Zhan & Anderson (2024)."""
-    found: dict[str, Any] = json.loads(_read("paper.json"))
+def read_json(name: str) -> dict[str, Any]:
+    """paper.json: tables, set-up and class lists of Zhan & Anderson (2024).
+
+    class_names.json: the 64 training classes of mini-ImageNet in words, by WordNet number.
+    """
+    found: dict[str, Any] = json.loads((FILES / name).read_text(encoding="utf-8"))
     return found
-
-
-@cache
-def class_words() -> dict[str, str]:
-    """The 64 training classes of mini-ImageNet, known by their WordNet numbers, in words."""
-    found: dict[str, str] = json.loads(_read("class_names.json"))
-    return found
-
-
-def _read(name: str) -> str:
-    return resources.files("derts.paper").joinpath(name).read_text(encoding="utf-8")
 
 
 @cache
 def read_recipe(name: str) -> dict[str, Any]:
     """A recipe file as nested dictionaries."""
-    return tomllib.loads(_read(f"recipes/{name}.toml"))
+    return tomllib.loads((FILES / "recipes" / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def chosen_names(words: Sequence[str]) -> tuple[str, ...]:
     """The names asked for, `all` written out, each once."""
     if not words:
         raise DertsError(f"nothing to reproduce: name some of {', '.join(NAMES)}, or all")
-    found: list[str] = []
     for word in words:
-        if word != "all" and word not in NAMES:
+        if word not in (*NAMES, "all"):
             near = difflib.get_close_matches(word, NAMES, n=1)
             hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(NAMES)}, all"
             raise DertsError(f"nothing is called {word!r}: {hint}")
-        found += NAMES if word == "all" else [word]
-    return tuple(dict.fromkeys(found))
+    found = (NAMES if word == "all" else (word,) for word in words)
+    return tuple(dict.fromkeys(itertools.chain(*found)))
 
 
 @cache
@@ -143,16 +131,18 @@ def cells(name: str) -> tuple[Cell, ...]:
     ('mini-imagenet 5-way 5-shot cnn4, anil, random', 0.1, 56.5)
     """
     recipe = read_recipe(name)
-    metric = recipe["metric"]
-    key = "accuracy" if metric == "accuracy" else "seconds_per_iteration"
-    theirs = paper()["tables"][recipe["paper"]]["cells"] if "paper" in recipe else []
+    key = "accuracy" if recipe["metric"] == "accuracy" else "seconds_per_iteration"
+    theirs = (
+        read_json("paper.json")["tables"][recipe["paper"]]["cells"] if "paper" in recipe else []
+    )
     grids = [{**read_recipe("common")["grid"], **grid} for grid in recipe["grid"]]
     axes = [[grid[item.name] for item in fields(Setting)] for grid in grids]
     settings = [Setting(*values) for each in axes for values in itertools.product(*each)]
     found = []
     for setting, fraction in itertools.product(settings, recipe["points"]):
         row: dict[str, Any] = next((r for r in theirs if _is_of(r, setting, fraction)), {})
-        found.append(Cell(name, setting, fraction, metric, row.get(key), row.get("ci95")))
+        numbers = row.get(key), row.get("ci95")
+        found.append(Cell(name, setting, fraction, recipe["metric"], *numbers))
     return tuple(found)
 
 
@@ -172,7 +162,7 @@ def with_references(found: Sequence[Cell]) -> list[Cell]:
     """Cells, and those of random sampling from which their differences are taken."""
     wanted = {cell.key: cell for cell in found}
     for cell in found:
-        random = replace(cell, setting=cell.setting.of("random"), paper=None, paper_interval=None)
+        random = Cell(cell.table, cell.setting.of("random"), cell.fraction, cell.metric)
         wanted.setdefault(random.key, random)
     return list(wanted.values())
 
@@ -196,15 +186,16 @@ def keep_only(found: Sequence[Cell], words: Sequence[str]) -> tuple[Cell, ...]:
         value = SHORT_NAMES.get(value, value)
         with suppress(ValueError):
             value = f"{float(value):g}"
-        value = "all" if key == "classes" and value in ALL_CLASSES else value
+        value = "all" if (key, value) in (("classes", "0"), ("classes", "64")) else value
         if value not in choices:
             raise DertsError(
                 f"--only {key}={value} leaves nothing: {key} is {' or '.join(sorted(choices))}"
             )
         wanted.setdefault(key, set()).add(value)
-    return tuple(
-        cell for cell in found if all(_text(cell, key) in values for key, values in wanted.items())
-    )
+    kept = found
+    for key, values in wanted.items():
+        kept = [cell for cell in kept if _text(cell, key) in values]
+    return tuple(kept)
 
 
 def _text(cell: Cell, key: str) -> str:

@@ -13,7 +13,7 @@ from derts.config_file import with_values
 from derts.errors import DertsError
 from derts.files import parse_json, write_atomically
 from derts.paper.cells import NAMES, Cell, Setting, cells, with_references
-from derts.paper.runs import GridRun, Runs, Scale, point, run_key
+from derts.paper.runs import GridRun, Scale, point, run_key
 
 NUMBERS: dict[str, Callable[[Any], float | None]] = {
     "seed": int,
@@ -85,29 +85,39 @@ def result_file(folder: Path, name: str, scale: Scale) -> Path:
     return folder / f"reproduce-{name}{scale.suffix}.json"
 
 
+def result_files(folder: Path) -> list[Path]:
+    """The result files of all tables and scales in a folder."""
+    files = sorted(folder.glob("reproduce-*.json"))
+    return [file for file in files if not file.stem.endswith("-curves")]
+
+
 def save_results(
     path: Path, name: str, found: Sequence[Cell], results: Results, notes: Sequence[str]
-) -> None:
-    """Write a table's results: configs once, and per cell and seed one array of right answers."""
+) -> list[Path]:
+    """Write a table's results: configs once, and per cell and seed one array of right answers.
+
+    Returns the files written: where the old file has results that the new one has not, a copy of
+    it as well.
+    """
     configs: dict[str, Any] = {}
     makers: dict[str, Any] = {}
     rows = []
     for cell in found:
-        for one in sorted(results.get(cell.key, {}).values(), key=lambda one: one.seed):
-            numbers = {name: getattr(one, name) for name in NUMBERS}
-            maker = {"code": dict(one.code), "machine": dict(one.machine)}
-            row = {
+        for _, one in sorted(results.get(cell.key, {}).items()):
+            row: dict[str, Any] = {
                 "cell": cell.label,
                 "config": _share(configs, {**one.config, "seed": "as in the row"}),
-                "maker": _share(makers, maker),
-                **{name: value for name, value in numbers.items() if value is not None},
-                "correct": list(one.correct),
+                "maker": _share(makers, {"code": dict(one.code), "machine": dict(one.machine)}),
             }
-            rows.append(json.dumps(row, separators=(",", ":")))
+            numbers = {number: getattr(one, number) for number in NUMBERS}
+            row |= {number: value for number, value in numbers.items() if value is not None}
+            rows.append(json.dumps({**row, "correct": one.correct}, separators=(",", ":")))
     head = {"table": name, "notes": list(notes), "configs": configs, "makers": makers}
     lines = ",\n".join(rows)
     text = f'{json.dumps(head, separators=(",", ":"))[:-1]},\n"rows":[\n{lines}\n]}}\n'
+    copies = _keep_what_is_lost(path, results)
     write_atomically(path, text.encode())
+    return [*copies, path]
 
 
 def _share(kept: dict[str, Any], value: dict[str, Any]) -> str:
@@ -116,18 +126,14 @@ def _share(kept: dict[str, Any], value: dict[str, Any]) -> str:
     return digest
 
 
-def keep_what_is_lost(file: Path, results: Results) -> list[Path]:
-    """Before a result file is written anew: a copy, if it has results that the new one has not."""
+def _keep_what_is_lost(file: Path, results: Results) -> list[Path]:
     try:
         old = load_results(file)[1]
     except DertsError:
         return []  # not there, or damaged
-    empty: dict[int, CellResult] = {}
-    if all(
-        seed in (now := results.get(key, empty)) and now[seed].correct == one.correct
-        for key, seeds in old.items()
-        for seed, one in seeds.items()
-    ):
+    pairs = [(key, one) for key, seeds in old.items() for one in seeds.values()]
+    now = [results.get(key, {}).get(one.seed) for key, one in pairs]
+    if all(new and new.correct == one.correct for new, (_, one) in zip(now, pairs, strict=True)):
         return []
     numbers = (f"-{number}" if number else "" for number in itertools.count())
     names = (file.with_name(f"earlier-{file.stem}{number}.json") for number in numbers)
@@ -175,16 +181,15 @@ def _result(row: dict[str, Any], config: dict[str, Any], maker: dict[str, Any]) 
 
 def known_results(folder: Path) -> Known:
     """What result files hold of runs whose folders are gone, known by today's configs."""
-    files = sorted(folder.glob("reproduce-*.json"))
-    files = [file for file in files if not file.stem.endswith("-curves")]
+    files = result_files(folder)
     if not files:
         raise DertsError(
             f"no results at {folder}: --known takes a folder of reproduce-*.json files, such "
             "as OUT/report of an earlier derts reproduce"
         )
     known = {}
-    groups = (seeds for file in files for seeds in load_results(file)[1].values())
-    for one in (one for seeds in groups for one in seeds.values()):
+    groups = (seeds.values() for file in files for seeds in load_results(file)[1].values())
+    for one in itertools.chain(*groups):
         try:
             config = with_values(TrainConfig(), one.config, "a result file")
             known[run_key(config, str(one.config.get("data"))), one.updates] = one
@@ -199,16 +204,15 @@ def known_of(known: Known, cell: Cell, run: GridRun) -> CellResult | None:
     return known.get(key) if cell.metric == "accuracy" else None
 
 
-def collect(found: Sequence[Cell], runs: Runs, known: Known) -> Results:
+def collect(found: Sequence[Cell], runs: Sequence[GridRun], known: Known) -> Results:
     """What run folders hold of some cells and, where they hold nothing, what is known."""
     results: Results = {}
-    for cell in found:
-        for (setting, seed), run in runs.items():
-            if setting == cell.setting:
-                file = run.result_at(cell.fraction)
-                one = _read(file, run) if file.is_file() else known_of(known, cell, run)
-                if one is not None:
-                    results.setdefault(cell.key, {})[seed] = one
+    for cell, run in itertools.product(found, runs):
+        if run.setting == cell.setting:
+            file = run.result_at(cell.fraction)
+            one = _read(file, run) if file.is_file() else known_of(known, cell, run)
+            if one is not None:
+                results.setdefault(cell.key, {})[run.config.seed] = one
     return results
 
 

@@ -1,34 +1,25 @@
 """What one command asks for: names, cells, runs; its plan, its reports."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from derts.errors import DertsError
-from derts.files import write_atomically
-from derts.paper.cells import Cell, cells, keep_only, with_references
+from derts.files import parse_json, write_atomically
+from derts.paper.cells import Cell, cells, keep_only, read_recipe, with_references
 from derts.paper.collect import (
     Known,
     Results,
     collect,
-    keep_what_is_lost,
     known_of,
     known_results,
     result_file,
+    result_files,
     save_results,
 )
 from derts.paper.figures import DRAWN, draw_figures
 from derts.paper.report import as_html, make_report, markdown, print_report, read_report
-from derts.paper.runs import (
-    GridRun,
-    Runs,
-    Scale,
-    duration,
-    estimated_seconds,
-    make_runs,
-    point,
-    seeds_in,
-    to_run,
-)
+from derts.paper.runs import GridRun, Scale, make_runs, point, seeds_in, to_run
 from derts.report.tables import table_text
 
 
@@ -61,7 +52,7 @@ class Experiment:
 
     def runs_of(self, cell: Cell) -> list[GridRun]:
         """The runs that a cell is the mean of."""
-        return [run for (setting, _), run in self.runs.items() if setting == cell.setting]
+        return [run for run in self.runs if run.setting == cell.setting]
 
     def is_known(self, cell: Cell, run: GridRun) -> bool:
         """Whether a result file tells what a cell needs of a run: never pictures."""
@@ -69,17 +60,14 @@ class Experiment:
 
     def lacking(self, cell: Cell) -> list[GridRun]:
         """The runs of a cell of which no result is there."""
-        return [
-            run
-            for run in self.runs_of(cell)
-            if not run.result_at(cell.fraction).exists() and not self.is_known(cell, run)
-        ]
+        mine = (run for run in self.runs_of(cell) if not self.is_known(cell, run))
+        return [run for run in mine if not run.result_at(cell.fraction).exists()]
 
     def to_run(self) -> list[GridRun]:
         """The runs that are not finished and whose data is given."""
-        have = {pair: run for pair, run in self.runs.items() if pair[0].dataset in self.scale.data}
+        have = [run for run in self.runs if run.setting.dataset in self.scale.data]
         if not have:
-            needed = sorted({setting.dataset.partition("-")[0] for setting, _ in self.runs})
+            needed = sorted({run.setting.dataset.partition("-")[0] for run in self.runs})
             words = " ".join(f"--dataset {name}=PATH" for name in needed)
             raise DertsError(
                 f"no data for these cells: add {words} (stores that derts data prepare wrote), or "
@@ -117,24 +105,23 @@ class Experiment:
             state += ", in a run counted above" if lacking and not work else ""
             if lacking and cell.setting.dataset not in self.scale.data:
                 state += f"; needs --dataset {cell.setting.dataset.partition('-')[0]}=PATH"
-            time = f"{duration(work)}{word}" if work else ""
             name = f"{cell.table:<10}  {cell.setting}, at {100 * cell.fraction:g}%"
-            rows.append((name, str(updates), time, state))
+            rows.append((name, str(updates), f"{duration(work)}{word}" if work else "", state))
             total, finished, assumed = total + work, finished + (not lacking), assumed or word
         where = f"{len(devices)} × {devices[0]}" if len(set(devices)) == 1 else ", ".join(devices)
-        if assumed:
-            where += "; (assumed) times are not measured: recipes/common.toml states them"
+        told = "; (assumed) times are not measured: recipes/common.toml states them"
         return (
             f"{table_text(rows)}\n\n{len(self.cells)} cells, {finished} finished; "
-            f"about {duration(total / len(devices))} left on {where}"
+            f"about {duration(total / len(devices))} left on {where}{told if assumed else ''}"
         )
 
-    def _measured(self) -> tuple[Runs, Results]:
+    def _measured(self) -> tuple[list[GridRun], Results]:
         """All runs of the named tables and of random sampling, whatever seed; what they hold."""
         whole = with_references([cell for name in self.names for cell in cells(name)])
         known = {one.seed for one in self.known.values()}
-        seeds = sorted({*self.seeds, *seeds_in(self.out), *known})
-        runs = make_runs(whole, seeds, self.scale, self.out)
+        runs = make_runs(
+            whole, sorted({*self.seeds, *seeds_in(self.out), *known}), self.scale, self.out
+        )
         return runs, collect(whole, runs, self.known)
 
     def write_reports(self, source: Path | None) -> list[Path]:
@@ -146,19 +133,18 @@ class Experiment:
             self._check_source(source)
         folder = self.out / "report"
         folder.mkdir(parents=True, exist_ok=True)
-        runs, held = self._measured() if source is None else ({}, {})
+        runs, held = self._measured() if source is None else ([], {})
         written: list[Path] = []
         for name in self.names:
             asked = [cell for cell in self.cells if cell.table == name]
-            file = whole = result_file(folder, name, self.scale)
+            file = result_file(folder, name, self.scale)
+            whole = file if source is None else source / file.name
             if source is None:
-                written += [*keep_what_is_lost(file, held), file]
-                save_results(file, name, with_references(cells(name)), held, self.scale.notes())
-            else:
-                whole = result_file(source, name, self.scale)
-                if not whole.is_file():
-                    print_report(make_report(name, asked, {}, [f"There is no {whole}."]))
-                    continue
+                whole_table = with_references(cells(name))
+                written += save_results(file, name, whole_table, held, self.scale.notes())
+            elif not whole.is_file():
+                print_report(make_report(name, asked, {}, [f"There is no {whole}."]))
+                continue
             print_report(read_report(whole, asked))
             report = read_report(whole)
             for suffix, text in ((".md", markdown(report)), (".html", as_html(report))):
@@ -170,11 +156,41 @@ class Experiment:
     def _check_source(self, source: Path) -> None:
         """At least one of the named tables must have a file there; else say what is there."""
         files = [result_file(source, name, self.scale) for name in self.names]
-        if any(file.is_file() for file in files):
-            return
-        there = [file.name for file in source.glob("reproduce-*.json") if "curves" not in file.name]
-        raise DertsError(
-            f"no results at {source}: it has no {', '.join(file.name for file in files)}; "
-            f"there are {', '.join(sorted(there)) or 'none'} (-x0.5: add --updates-scale 0.5; "
-            "-augment: add --preset augment)"
-        )
+        if not any(file.is_file() for file in files):
+            there = ", ".join(file.name for file in result_files(source)) or "none"
+            raise DertsError(
+                f"no results at {source}: it has no {', '.join(file.name for file in files)}; "
+                f"there are {there} (-x0.5: add --updates-scale 0.5; "
+                "-augment: add --preset augment)"
+            )
+
+
+def estimated_seconds(run: GridRun, device: str, accelerator: str) -> tuple[float, str]:
+    """Seconds per update, evaluations included, and a word where they are not measured.
+
+    Measured are those of runs of the same name on the same accelerator, whatever seed or length.
+    """
+    found = []
+    name = run.folder.name.partition(f"-{run.config.updates}-seed")[0]
+    for file in run.folder.parent.glob(f"{name}-[0-9]*/result-*.json"):
+        with suppress(ValueError, KeyError, TypeError, AttributeError):  # told when it is needed
+            result = parse_json(file.read_text(encoding="utf-8"))
+            if result["machine"].get("accelerator", "none") == accelerator:
+                found.append(sum(result["seconds"].values()) / result["updates"])
+    if found:
+        return sum(found) / len(found), ""
+    assumed = read_recipe("common")["assumed_seconds"]
+    kind = "glyphs" if run.dataset == "glyphs" else "cuda" if "cuda" in device else "cpu"
+    factor = assumed["strategy_factor"][run.setting.strategy]
+    return assumed[kind][run.setting.backbone] * factor, " (assumed)"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words.
+
+    >>> duration(45), duration(600), duration(7260)
+    ('45 s', '10 min', '2.0 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

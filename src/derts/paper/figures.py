@@ -16,8 +16,8 @@ from derts.data import open_data
 from derts.data.table import Table
 from derts.errors import DertsError
 from derts.files import parse_json, write_atomically
-from derts.paper.cells import cells, class_words
-from derts.paper.runs import GridRun, Runs
+from derts.paper.cells import cells, read_json
+from derts.paper.runs import GridRun
 from derts.report.figures import draw_band, new_figure, save_figure
 from derts.report.pictures import draw_sheet, to_picture
 from derts.selection.rounds import PoolStrategy
@@ -26,8 +26,7 @@ from derts.tasks.randomness import generator
 from derts.training.run import open_trainer
 from derts.training.run_folder import Run
 
-DRAWN = ("figure2", "case-study")
-"""Names of which there are pictures, made from run folders."""
+DRAWN = ("figure2", "case-study")  # from run folders
 COLORS = {
     "random": "#718096", "random-votes": "#c05621", "us": "#d69e2e", "ats": "#805ad5",
     "paper": "#2b6cb0", "derts": "#2f855a",
@@ -48,7 +47,7 @@ class Curve:
     loss: tuple[float, ...]
 
 
-def draw_figures(name: str, runs: Runs, file: Path, source: Path | None) -> list[Path]:
+def draw_figures(name: str, runs: Sequence[GridRun], file: Path, source: Path | None) -> list[Path]:
     """Draw from runs, or from results at `source` where given; the files written.
 
     `file` and `source` are a table's JSON files: pictures and curves lie beside them.
@@ -57,16 +56,13 @@ def draw_figures(name: str, runs: Runs, file: Path, source: Path | None) -> list
         return draw_case_studies(runs)
     if name != "figure2":
         return []
-    picture, curves = file.with_suffix(".png"), curves_file(file)
+    picture = file.with_suffix(".png")
     found = collect_curves(runs) if source is None else load_curves(curves_file(source))
     if not found:
         print(f"no {picture.name}: there are no runs of figure2 to draw it from")
         return []
     draw_curves(found, picture)
-    if source is not None:
-        return [picture]
-    save_curves(found, curves)
-    return [curves, picture]
+    return [picture] if source is not None else [save_curves(found, curves_file(file)), picture]
 
 
 def curves_file(file: Path) -> Path:
@@ -74,17 +70,16 @@ def curves_file(file: Path) -> Path:
     return file.with_name(f"{file.stem}-curves.json")
 
 
-def collect_curves(runs: Runs) -> list[Curve]:
+def collect_curves(runs: Sequence[GridRun]) -> list[Curve]:
     """What the runs of figure2 have logged so far."""
     wanted = {cell.setting for cell in cells("figure2")}
     found = []
-    for (setting, seed), run in runs.items():
-        if setting in wanted and (run.folder / "events.jsonl").is_file():
-            panel = f"{setting.learner}, {100 * setting.noise:.0f}% noise"
-            points = _logged(Run.open(run.folder))
-            if points:
-                columns = zip(*points, strict=True)
-                found.append(Curve(panel, setting.strategy, seed, *columns))
+    for run in runs:
+        if run.setting in wanted and (run.folder / "events.jsonl").is_file():
+            panel = f"{run.setting.learner}, {100 * run.setting.noise:.0f}% noise"
+            if points := _logged(Run.open(run.folder)):
+                about = panel, run.setting.strategy, run.config.seed
+                found.append(Curve(*about, *zip(*points, strict=True)))
     return found
 
 
@@ -102,20 +97,19 @@ def _logged(run: Run) -> list[tuple[Any, ...]]:
     return points
 
 
-def save_curves(found: Sequence[Curve], path: Path) -> None:
+def save_curves(found: Sequence[Curve], path: Path) -> Path:
     """Write curves as JSON."""
     lines = ",\n".join(json.dumps(asdict(curve)) for curve in found)
     write_atomically(path, f"[\n{lines}\n]\n".encode())
+    return path
 
 
 def load_curves(path: Path) -> list[Curve]:
     """What `save_curves` wrote."""
     try:
-        found = []
-        for row in parse_json(path.read_text(encoding="utf-8")):
-            columns = (tuple(row[key]) for key in ("updates", "accuracy", "loss"))
-            found.append(Curve(row["panel"], row["strategy"], row["seed"], *columns))
-        return found
+        rows = parse_json(path.read_text(encoding="utf-8"))
+        columns = ("updates", "accuracy", "loss")
+        return [Curve(**{**row, **{key: tuple(row[key]) for key in columns}}) for row in rows]
     except FileNotFoundError:
         raise DertsError(f"no curves at {path}: write them with derts reproduce figure2") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -150,17 +144,16 @@ def _draw_line(axes: Any, runs: Sequence[Curve], key: str) -> None:
     draw_band(axes, updates, means, band, runs[0].strategy, COLORS[runs[0].strategy])
 
 
-def draw_case_studies(runs: Runs) -> list[Path]:
+def draw_case_studies(runs: Sequence[GridRun]) -> list[Path]:
     """A picture in the folder of each finished run of the study; the files there are now."""
     wanted = {cell.setting for cell in cells("case-study")}
     drawn = []
-    for (setting, _), run in runs.items():
-        picture, data = run.folder / "case-study.png", run.config.data
-        if setting not in wanted or not (run.folder / "result.json").is_file():
-            continue
-        if not picture.exists() and (data == "glyphs" or Path(data).exists()):
-            draw_case_study(run, open_data(data), picture)
-        drawn += [picture] if picture.exists() else []
+    for run in runs:
+        if run.setting in wanted and (run.folder / "result.json").is_file():
+            picture, data = run.folder / "case-study.png", run.config.data
+            if not picture.exists() and (data == "glyphs" or Path(data).exists()):
+                draw_case_study(run, open_data(data), picture)
+            drawn += [picture] if picture.exists() else []
     return drawn
 
 
@@ -178,6 +171,7 @@ def draw_case_study(run: GridRun, tables: Mapping[str, Table], path: Path) -> No
     left = torch.ones(len(drawn.pool), dtype=torch.bool)
     left[choice.selected] = False
     pool, images, pictures, captions = drawn.pool, trainer.images, [], []
+    words = read_json("class_names.json")
     for kind, which in (("selected", choice.kept), ("not selected", left.nonzero().squeeze(1))):
         order = torch.randperm(len(which), generator=generator((*seed, "shown")))
         for task in which[order[:SHOWN]].tolist():
@@ -187,5 +181,5 @@ def draw_case_study(run: GridRun, tables: Mapping[str, Table], path: Path) -> No
                 mine = pool.support[task][pool.support_labels[task] == label][:2]
                 name = images.class_names[int(images.labels[mine[0]])]
                 pictures += [to_picture(pixels) for pixels in images.gather(mine)]
-                captions += [f"{class_words().get(name, name)}\n{note}"] * len(mine)
+                captions += [f"{words.get(name, name)}\n{note}"] * len(mine)
     draw_sheet(pictures, captions, path, f"{run}: tasks of a fresh pool")

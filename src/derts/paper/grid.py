@@ -46,26 +46,21 @@ def do_run(
     config = replace(run.config, hardware=replace(run.config.hardware, device=device))
     try:
         result = train_in(
-            run.folder,
-            config,
-            placed_tables(config.data, config.hardware),
-            until=run.until,
-            points=run.points,
-            warmup=run.warmup,
-            advance=advance,
-            stopping=stopping,
-        )
+            run.folder, config, placed_tables(config.data, config.hardware), until=run.until,
+            points=run.points, warmup=run.warmup, advance=advance, stopping=stopping,
+        )  # fmt: skip
         if result is None:
             return "stopped", ""
         taken = clock_text(time.monotonic() - began)
         return "finished", f"accuracy {result['accuracy']:.2f}% in {taken}"
+    except DertsError as error:
+        return "failed", str(error)
     except Exception as error:  # one run's failure is not the grid's
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        if not isinstance(error, DertsError):
-            reason = f"{type(error).__name__}: {reason} (see {run.folder / 'error.txt'})"
-            run.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(run.folder / "error.txt", traceback.format_exc().encode())
-        return "failed", reason
+        told = run.folder / "error.txt"
+        told.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(told, traceback.format_exc().encode())
+        reason = str(error).partition("\n")[0]
+        return "failed", f"{type(error).__name__}: {reason} (see {told})"
     finally:
         if torch.cuda.is_initialized():
             gc.collect()  # a trainer refers to itself: give back now what it holds of the GPU
@@ -90,8 +85,8 @@ class Endings:
             self.stopped = True
         if not self.quiet:
             over = len(self.finished) + len(self.failed)
-            line = f"{over}/{self.total} runs; {ending} {run}{f': {note}' if note else ''}"
-            print(line, file=sys.stderr, flush=True)
+            told = f"{over}/{self.total} runs; {ending} {run}"
+            print(f"{told}: {note}" if note else told, file=sys.stderr, flush=True)
 
     def check(self) -> None:
         """A DertsError unless all is done."""
@@ -100,11 +95,9 @@ class Endings:
                 "interrupted: finished runs and checkpoints are kept, run the same command to go on"
             )
         if self.failed:
-            run, reason = next(iter(self.failed.items()))
-            raise DertsError(
-                f"{len(self.failed)} of {len(self.failed) + len(self.finished)} runs failed; "
-                f"the first, {run}: {reason}"
-            )
+            (run, reason), *_ = self.failed.items()
+            count = f"{len(self.failed)} of {len(self.failed) + len(self.finished)}"
+            raise DertsError(f"{count} runs failed; the first, {run}: {reason}")
 
 
 def find_devices(words: Sequence[str]) -> list[str]:
@@ -117,11 +110,11 @@ def find_devices(words: Sequence[str]) -> list[str]:
         raise DertsError("--devices names none: give auto, or one device per worker")
     found: list[str] = []
     for word in words:
-        if word == "auto":
-            count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-            found += [f"cuda:{number}" for number in range(count)] or ["cpu"]
-        else:
+        if word != "auto":
             found.append(str(choose_device(HardwareConfig(device=word), "--devices")))
+        else:
+            gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+            found += [f"cuda:{number}" for number in gpus] or ["cpu"]
     return found
 
 
@@ -229,17 +222,17 @@ def _owner(run: GridRun) -> str:
 def _connect() -> Any:
     try:
         import ray
+
+        if not ray.is_initialized():
+            ray.init(address="auto", log_to_driver=False)
     except ImportError:
         raise DertsError("--on ray needs Ray: pip install 'derts[ray]'") from None
-    if not ray.is_initialized():
-        try:
-            ray.init(address="auto", log_to_driver=False)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise DertsError(
-                f"no Ray cluster answers ({reason}): start one (ray start --head), or name one "
-                "by RAY_ADDRESS"
-            ) from None
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DertsError(
+            f"no Ray cluster answers ({reason}): start one (ray start --head), or name one by "
+            "RAY_ADDRESS"
+        ) from None
     return ray
 
 

@@ -9,7 +9,7 @@ from derts.errors import printable
 from derts.paper.cells import Cell, Setting, cells, read_recipe
 from derts.paper.collect import CellResult, Results, load_results
 from derts.report.tables import html_page, html_table, markdown_table, table_text
-from derts.statistics import over_seeds, paired_difference
+from derts.statistics import over_seeds, paired_by_seed
 
 COLUMNS = {
     "random": "random",
@@ -122,21 +122,18 @@ def make_report(
     behind a number, of each run that it is the mean of.
     """
     recipe = read_recipe(name)
+    metric = recipe["metric"]
     places = dict.fromkeys((replace(cell.setting, strategy=""), cell.fraction) for cell in asked)
-    groups = [_group(name, place, at, results) for place, at in places]
+    groups = [_Group(name, place, at, results) for place, at in places]
     groups = [group for group in groups if group.made or not only_run]
-    columns = [
-        strategy
-        for number, strategy in enumerate(COLUMNS)
-        if number < ALWAYS
-        or any(group.seeds[strategy] or (strategy in group.recipe and not only_run)
-               for group in groups)
-    ]  # fmt: skip
-    rows = [row for group in groups for row in group.rows(columns, recipe["metric"], mark)]
+    shown = {strategy for group in groups for strategy in COLUMNS if group.seeds[strategy]}
+    shown |= set() if only_run else {one for group in groups for one in group.recipe}
+    columns = [one for at, one in enumerate(COLUMNS) if at < ALWAYS or one in shown]
+    rows = [row for group in groups for row in group.rows(columns, metric, mark)]
     made = [one for group in groups for one in group.made]
-    told = [LEGEND[recipe["metric"]], STRATEGY_NOTE, *_about(made), *notes]
-    makers = sorted({one.measured_on for one in made})
-    told += [f"Measured on: {'; '.join(makers)}."] if makers else []
+    makers = "; ".join(sorted({one.measured_on for one in made}))
+    told = [LEGEND[metric], STRATEGY_NOTE, *_about(made), *notes]
+    told += [f"Measured on: {makers}."] if makers else []
     heading = (*HEAD, *(COLUMNS[strategy] for strategy in columns), "seeds", "updates")
     return TableReport(name, recipe["title"], heading, tuple(rows), tuple(told))
 
@@ -164,20 +161,24 @@ def _about(made: Sequence[CellResult]) -> Iterable[str]:
         )
 
 
-@dataclass(frozen=True)
 class _Group:
-    """One point of training: our results by strategy and seed, the strategies of the recipe, and
-    the paper's numbers."""
+    """One point of training: our results by strategy and seed, and the paper's numbers."""
 
-    setting: Setting
-    at: float
-    seeds: Mapping[str, Mapping[int, CellResult]]
-    recipe: frozenset[str]
-    theirs: Mapping[str, Cell]
-
-    @property
-    def made(self) -> list[CellResult]:
-        return [one for seeds in self.seeds.values() for one in seeds.values()]
+    def __init__(self, name: str, setting: Setting, at: float, results: Results) -> None:
+        self.setting, self.at = setting, at
+        self.seeds = {one: results.get((setting.of(one), at), {}) for one in COLUMNS}
+        self.made = [one for seeds in self.seeds.values() for one in seeds.values()]
+        self.updates = sorted({one.updates for one in self.made})
+        self.recipe: set[str] = set()
+        self.theirs: dict[str, Cell] = {}
+        for strategy in COLUMNS:
+            mine = [cell for cell in cells(name) if cell.setting == setting.of(strategy)]
+            here = [cell for cell in mine if cell.fraction == at]
+            self.recipe |= {strategy} if here else set()
+            # after as many updates as ours, where the paper has such a number
+            as_far = [cell for cell in mine if [cell.updates] == self.updates]
+            known = [cell for cell in (*here, *as_far) if cell.paper is not None]
+            self.theirs |= {strategy: known[-1]} if known else {}
 
     def rows(
         self, columns: Sequence[str], metric: str, mark: Callable[[CellResult], str]
@@ -185,65 +186,44 @@ class _Group:
         """The paper's numbers, ours, and our differences to random sampling."""
         digits = 2 if metric == "accuracy" else 3
         values = {name: _values(self.seeds[name], metric) for name in columns}
+        most = max(map(len, values.values()))
         glyphs = any(one.config.get("data") == "glyphs" for one in self.made)
         place = f"glyphs for {self.setting.place}" if glyphs else self.setting.place
         place += f", {self.setting.variant}" if self.setting.variant else ""
         head = (place, self.setting.learner, f"{100 * self.at:g}%")
         if self.theirs:
             shown = ["" if name == "derts" else _theirs(self.theirs.get(name)) for name in columns]
-            counts = {cell.updates for cell in self.theirs.values()}
-            yield ReportRow((*head, "paper", *shown, "", " or ".join(map(str, sorted(counts)))))
-        most = max(len(found) for found in values.values())
-        shown = []
-        for name in columns:
+            after = " or ".join(map(str, sorted({one.updates for one in self.theirs.values()})))
+            yield ReportRow((*head, "paper", *shown, "", after))
+        shown, wins = [], set()
+        for number, name in enumerate(columns):
             text = NOT_RUN if name in {"random", *self.recipe} else ""
             text = SAME_AS_RANDOM if name == "random-votes" and not self.setting.noise else text
-            if count := len(values[name]):
-                text = over_seeds(list(values[name].values())).shown("", digits)
+            if values[name]:
+                ours = over_seeds(list(values[name].values()))
+                count = len(values[name])
+                text = ours.shown("", digits)
                 text += f" ({count} of {most} seeds)" if count < most else ""
                 text += "".join(sorted({mark(one) for one in self.seeds[name].values()}))
+                if not glyphs and _wins(self.theirs.get(name), ours.mean):
+                    wins.add(len(HEAD) + number)
             shown.append(text)
-        wins = frozenset(
-            len(HEAD) + number
-            for number, name in enumerate(columns)
-            if not glyphs and _wins(self.theirs.get(name), values[name])
-        )
         wanted = round(self.at * self.setting.updates)
-        updates = sorted({one.updates for one in self.made})
-        after = " or ".join(map(str, updates or [wanted]))
-        if not self.theirs and updates not in ([], [wanted]):
+        after = " or ".join(map(str, self.updates or [wanted]))
+        if not self.theirs and self.updates not in ([], [wanted]):
             after += f" (recipe {wanted})"
-        yield ReportRow((*head, "ours", *shown, str(most or ""), after), wins)
-        gains = [self._gain(name, values[name], values["random"], digits) for name in columns]
+        yield ReportRow((*head, "ours", *shown, str(most or ""), after), frozenset(wins))
+        gains = [self._gain(name, values, digits) for name in columns]
         if any(gains):
             yield ReportRow((*head, "ours − random", *gains, "", ""))
 
-    def _gain(
-        self, name: str, values: Mapping[int, float], random: Mapping[int, float], digits: int
-    ) -> str:
-        both = sorted(values.keys() & random.keys())
-        if name == "random" or not both:
+    def _gain(self, name: str, values: Mapping[str, Mapping[int, float]], digits: int) -> str:
+        found = paired_by_seed(values[name], values["random"])
+        if name == "random" or found is None:
             return ""
         if all(one.only_warm_up for one in self.seeds[name].values()):
             return "warm-up only"
-        pair = paired_difference([values[seed] for seed in both], [random[seed] for seed in both])
-        return pair.shown("+", digits)
-
-
-def _group(name: str, setting: Setting, at: float, results: Results) -> _Group:
-    """A group of a table, with the paper's numbers after as many updates where it has such."""
-    seeds = {strategy: results.get((setting.of(strategy), at), {}) for strategy in COLUMNS}
-    updates = {one.updates for found in seeds.values() for one in found.values()}
-    recipe: set[str] = set()
-    theirs: dict[str, Cell] = {}
-    for strategy in COLUMNS:
-        mine = [cell for cell in cells(name) if cell.setting == setting.of(strategy)]
-        here = [cell for cell in mine if cell.fraction == at]
-        recipe |= {strategy} if here else set()
-        as_far = [cell for cell in mine if {cell.updates} == updates]
-        known = [cell for cell in (*here, *as_far) if cell.paper is not None]
-        theirs |= {strategy: known[-1]} if known else {}
-    return _Group(setting, at, seeds, frozenset(recipe), theirs)
+        return found.shown("+", digits)
 
 
 def _values(seeds: Mapping[int, CellResult], metric: str) -> dict[int, float]:
@@ -258,8 +238,8 @@ def _theirs(cell: Cell | None) -> str:
     return f"{cell.paper:.2f}{interval}"
 
 
-def _wins(cell: Cell | None, values: Mapping[int, float]) -> bool:
-    if cell is None or cell.paper is None or not values:
+def _wins(cell: Cell | None, mean: float) -> bool:
+    if cell is None or cell.paper is None:
         return False
-    ours = round(over_seeds(list(values.values())).mean, 2)  # as exact as the paper's own numbers
+    ours = round(mean, 2)  # as exact as the paper's own numbers
     return ours >= cell.paper if cell.metric == "accuracy" else ours <= cell.paper

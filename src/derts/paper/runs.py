@@ -4,21 +4,19 @@ Every value of a config is from the recipes.
 """
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from derts.config import StrategyConfig, TrainConfig
 from derts.config_file import PRESETS, apply_presets, as_values, with_values
 from derts.data import open_data
 from derts.errors import DertsError
-from derts.files import parse_json
-from derts.paper.cells import SHORT_NAMES, Cell, Setting, paper, read_recipe
+from derts.paper.cells import SHORT_NAMES, Cell, Setting, read_json, read_recipe
 from derts.training.run_folder import point_file
 
 READS = {
@@ -99,24 +97,18 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
     (12000, 500, 3.02)
     """
     common = read_recipe("common")
-    strategy, noise = common["strategies"][setting.strategy], str(setting.noise)
+    strategy = common["strategies"][setting.strategy]
+    presets = strategy.get("presets", [])
+    presets = strategy.get("noisy_presets", presets) if setting.noise else presets
     layers = [common["run"], common["learners"][setting.learner]]
     layers += [common["few_classes"]] if setting.classes else []
     layers += [common["noisy"]] if setting.noise else []
-    config = TrainConfig()
-    for layer in layers:
-        config = with_values(config, layer, "common.toml")
-    presets = strategy.get("presets", [])
-    presets = strategy.get("noisy_presets", presets) if setting.noise else presets
-    for name in presets:  # what they say of the learner would be another experiment
-        config = with_values(config, {"strategy": PRESETS[name]["strategy"]}, f"preset {name}")
-    chosen: dict[str, Any] = {**strategy.get("values", {}), "ratio": setting.ratio}
-    always = config.strategy.select != "where-it-pays"  # stochastic greedy stays what it is
-    chosen |= {"select": setting.select} if setting.select and not always else {}
-    chosen |= {} if setting.weights else {"weights": "none"}
+    # what presets say of the learner would be another experiment
+    layers += [{"strategy": PRESETS[name]["strategy"]} for name in presets]
     updates = max(1, round(scale.updates * setting.updates))
-    chosen["warmup"] = -1  # the paper's
-    tasks = {"way": setting.way, "shot": setting.shot, **common["noise"][noise]}
+    tasks = {"way": setting.way, "shot": setting.shot, **common["noise"][str(setting.noise)]}
+    chosen = {**strategy.get("values", {}), "ratio": setting.ratio, "warmup": -1}  # the paper's
+    chosen |= {} if setting.weights else {"weights": "none"}
     values = {
         "data": scale.data.get(setting.dataset, setting.dataset),
         "seed": seed,
@@ -126,9 +118,12 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
         "tasks": {**tasks, "classes": class_list(setting.classes, scale.glyphs)},
         "strategy": chosen,
     }
-    config = with_values(config, values, "recipe")
-    if scale.glyphs:
-        config = with_values(config, common["glyphs"], "common.toml")
+    layers += [values, common["glyphs"]] if scale.glyphs else [values]
+    config = TrainConfig()
+    for layer in layers:
+        config = with_values(config, layer, "recipe")
+    if setting.select and config.strategy.select == "where-it-pays":  # else it is the paper's
+        config = with_values(config, {"strategy": {"select": setting.select}}, "recipe")
     config = _with_presets(config, scale.presets).resolved()
     warmup = round(scale.updates * config.strategy.warmup)
     return replace(config, strategy=replace(config.strategy, warmup=warmup))
@@ -154,7 +149,7 @@ def class_list(count: int, glyphs: bool = False) -> tuple[str, ...]:
         return ()
     if glyphs:
         return open_data("glyphs")["train"].class_names[:count]
-    return tuple(paper()["class_lists"][str(count)])
+    return tuple(read_json("paper.json")["class_lists"][str(count)])
 
 
 def run_key(config: TrainConfig, dataset: str) -> str:
@@ -163,8 +158,7 @@ def run_key(config: TrainConfig, dataset: str) -> str:
     Left out are WITHOUT_EFFECT, the path of the data, and what the strategy does not read. How
     often a run is validated counts where its weights are those that were best.
     """
-    values = as_values(config.resolved())
-    values["data"] = dataset
+    values = as_values(config.resolved()) | {"data": dataset}
     for name in WITHOUT_EFFECT:
         if name != "validate_every" or config.evaluation.weights != "best":
             del values[name]
@@ -207,17 +201,15 @@ class GridRun:
         return point_file(self.folder, point(self.config, fraction))
 
 
-Runs = Mapping[tuple[Setting, int], GridRun]
-"""By setting and seed."""
-
-
 def point(config: TrainConfig, fraction: float) -> int:
     """The update at which a share of the training is done, at least 1."""
     return max(1, round(fraction * config.updates))
 
 
-def make_runs(found: Sequence[Cell], seeds: Sequence[int], scale: Scale, out: Path) -> Runs:
-    """The runs that cells need, by setting and seed; settings may share a run.
+def make_runs(
+    found: Sequence[Cell], seeds: Sequence[int], scale: Scale, out: Path
+) -> list[GridRun]:
+    """The runs that cells need, one for each setting and seed; settings may share a run's folder.
 
     Each is to be trained as far as its last cell needs. The order is that of the cells, but seed
     by seed, and US and ATS after the others, so that comparisons are whole as early as may be.
@@ -227,20 +219,15 @@ def make_runs(found: Sequence[Cell], seeds: Sequence[int], scale: Scale, out: Pa
     for cell in found:
         furthest[cell.setting] = max(cell.fraction, furthest.get(cell.setting, 0.0))
     configs = {setting: make_config(setting, 0, scale) for setting in furthest}
-    pairs = [(setting, seed) for seed in seeds for setting in furthest]
-    runs = {}
-    for setting, seed in sorted(pairs, key=lambda pair: pair[0].strategy in ("us", "ats")):
+    runs = []
+    for seed, (setting, fraction) in itertools.product(seeds, furthest.items()):
         config = replace(configs[setting], seed=seed)
         dataset = "glyphs" if scale.glyphs else setting.dataset
-        runs[setting, seed] = GridRun(
-            setting,
-            config,
-            out / dataset / _folder_name(setting, config, dataset),
-            out / "warm-ups" / dataset / warmup_key(config, dataset),
-            point(config, furthest[setting]),
-            tuple(point(config, fraction) for fraction in fractions),
-        )
-    return runs
+        folder = out / dataset / _folder_name(setting, config, dataset)
+        warmup = out / "warm-ups" / dataset / warmup_key(config, dataset)
+        points = tuple(point(config, share) for share in fractions)
+        runs.append(GridRun(setting, config, folder, warmup, point(config, fraction), points))
+    return sorted(runs, key=lambda run: run.setting.strategy in ("us", "ats"))
 
 
 def _folder_name(setting: Setting, config: TrainConfig, dataset: str) -> str:
@@ -260,41 +247,9 @@ def seeds_in(out: Path) -> set[int]:
     return {int(found[1]) for found in names if found}
 
 
-def to_run(runs: Runs) -> list[GridRun]:
+def to_run(runs: Sequence[GridRun]) -> list[GridRun]:
     """Each run once, to the furthest update asked for, without those that are there already."""
     by_folder: dict[Path, GridRun] = {}
-    for run in runs.values():
-        other = by_folder.get(run.folder)
-        by_folder[run.folder] = run if other is None or run.until > other.until else other
+    for run in runs:
+        by_folder[run.folder] = max(by_folder.get(run.folder, run), run, key=lambda one: one.until)
     return [run for run in by_folder.values() if not point_file(run.folder, run.until).exists()]
-
-
-def estimated_seconds(run: GridRun, device: str, accelerator: str) -> tuple[float, str]:
-    """Seconds per update, evaluations included, and a word where they are not measured.
-
-    Measured are those of runs of the same name on the same accelerator, whatever seed or length.
-    """
-    found = []
-    name = run.folder.name.partition(f"-{run.config.updates}-seed")[0]
-    for file in run.folder.parent.glob(f"{name}-[0-9]*/result-*.json"):
-        with suppress(ValueError, KeyError, TypeError, AttributeError):  # told when it is needed
-            result = parse_json(file.read_text(encoding="utf-8"))
-            if result["machine"].get("accelerator", "none") == accelerator:
-                found.append(sum(result["seconds"].values()) / result["updates"])
-    if found:
-        return sum(found) / len(found), ""
-    assumed = read_recipe("common")["assumed_seconds"]
-    kind = "glyphs" if run.dataset == "glyphs" else "cuda" if "cuda" in device else "cpu"
-    factor = assumed["strategy_factor"][run.setting.strategy]
-    return assumed[kind][run.setting.backbone] * factor, " (assumed)"
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words.
-
-    >>> duration(45), duration(600), duration(7260)
-    ('45 s', '10 min', '2.0 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -6,8 +6,7 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from derts.report.read import RunGroup
 COLORS = ("#7f8794", "#3f7fd9", "#d9822b", "#2f9e6e", "#c2477f", "#8a63d2", "#a08a1c")
 PHASE_COLORS = {
     "update": "#3f7fd9", "tasks": "#7fb2ee", "pool": "#f0c36d", "embedding": "#d9822b",
-    "estimating": "#c2477f", "selecting": "#8a63d2",
+    "estimating": "#c2477f", "selecting": "#8a63d2", "labels": "#2f9e6e",
 }  # fmt: skip
 PRINT_DPI = 300
 LEGEND_LETTERS, BAR_LETTERS = 64, 24  # in a line
@@ -52,12 +51,10 @@ class FigureSheet:
         import matplotlib as mpl
 
         caption, figure = self.figures[name]
-        buffer = io.StringIO()
         # a fixed salt and no date: the same report twice is the same file
         settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": name}
-        with mpl.rc_context(settings), any_letters():
-            figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-        text = buffer.getvalue()
+        with mpl.rc_context(settings):
+            text = _rendered(figure, "svg", transparent=True, metadata={"Date": None}).decode()
         text = text[text.index("<svg") :]
         text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
         text = text.replace("#000000", "currentColor")
@@ -90,18 +87,15 @@ def new_figure(size: tuple[float, float], layout: str | None = "constrained") ->
 
 def save_figure(figure: Any, path: Path, **settings: Any) -> None:
     """Write a figure in the format of the file's name, whole or not at all."""
+    write_atomically(path, _rendered(figure, path.suffix[1:] or None, **settings))
+
+
+def _rendered(figure: Any, kind: str | None, **settings: Any) -> bytes:
     buffer = io.BytesIO()
-    with any_letters():
-        figure.savefig(buffer, format=path.suffix[1:] or None, **settings)
-    write_atomically(path, buffer.getvalue())
-
-
-@contextmanager
-def any_letters() -> Iterator[None]:
-    """Names may be in a script that the font lacks: boxes are drawn, and nothing need be said."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings():  # letters that the font lacks become boxes: nothing to say
         warnings.filterwarnings("ignore", r"Glyph \d+ .*missing")
-        yield
+        figure.savefig(buffer, format=kind, **settings)
+    return buffer.getvalue()
 
 
 def draw_band(
@@ -135,18 +129,18 @@ def draw_figures(groups: Sequence[RunGroup]) -> FigureSheet:
     sheet = FigureSheet()
     kept = COLORS if groups[0].config.strategy.name == "random" else COLORS[1:]  # random is grey
     colors = {group.name: kept[number % len(kept)] for number, group in enumerate(groups)}
+    runs = [run for group in groups for run in group.runs]
     for event, key, what, name in CURVES:
-        if any(run.named(event) for group in groups for run in group.runs):
+        if any(run.named(event) for run in runs):
             for against, unit in (("update", "updates"), ("seconds", "seconds")):
                 axes = sheet.add(f"{name}-{unit}", f"{what}, against {unit}")
                 _draw_curves(axes, groups, colors, event, key, against)
-    chose = any(name in run.phases() for name in SELECTION_PHASES for g in groups for run in g.runs)
+    chose = any(name in run.phases() for name in SELECTION_PHASES for run in runs)
     if chose or len(groups) > 1:  # else it is one bar of one colour
         lines = sum(_label(group, BAR_LETTERS).count("\n") + 1 for group in groups)
         size = (SMALL[0], max(2.2, 1.5 + 0.25 * lines + 0.2 * len(groups)))
         _draw_phases(sheet.add("time", "Milliseconds per update, over the whole run", size), groups)
-    rounds = [event for group in groups for run in group.runs for event in run.named("round")]
-    if any(event["noise"]["pool"] for event in rounds):
+    if any(event["noise"]["pool"] for run in runs for event in run.named("round")):
         axes = sheet.add("noise", "Wrong labels in the pool, dropped and kept")
         _draw_noise(axes, groups, colors)
     return sheet
@@ -158,19 +152,19 @@ def _label(group: RunGroup, letters: int = LEGEND_LETTERS) -> str:
 
 
 def _finish(axes: Any, across: str, up: str) -> None:
+    """Names of the axes; the legend is below the drawing, which keeps its height."""
     axes.set(xlabel=across, ylabel=up)
     axes.grid(alpha=0.2)
     names = axes.get_legend_handles_labels()[1]
-    longest = max((len(line) for name in names for line in name.split("\n")), default=0)
-    _legend(axes.figure, names, 2 if longest <= LEGEND_LETTERS // 2 else 1)
+    lines = [line for name in names for line in name.split("\n")]
+    columns = 2 if max(map(len, lines), default=0) <= LEGEND_LETTERS // 2 else 1
+    width, height = axes.figure.get_size_inches()
+    axes.figure.set_size_inches(width, height + 0.17 * math.ceil(len(lines) / columns))
+    _legend(axes, columns)
 
 
-def _legend(figure: Any, names: Sequence[str], columns: int) -> None:
-    """Names below the drawing, which keeps its height however many lines they have."""
-    width, height = figure.get_size_inches()
-    lines = sum(name.count("\n") + 1 for name in names)
-    figure.set_size_inches(width, height + 0.17 * math.ceil(lines / columns))
-    figure.legend(frameon=False, fontsize=8, ncols=columns, loc="outside lower center")
+def _legend(axes: Any, columns: int) -> None:
+    axes.figure.legend(frameon=False, fontsize=8, ncols=columns, loc="outside lower center")
 
 
 def _draw_curves(
@@ -190,10 +184,10 @@ def _draw_curves(
             band = (values.min(0), values.max(0)) if len(values) > 1 else None
             draw_band(axes, places, values.mean(0), band, _label(group), colors[group.name])
     if key == "accuracy":
-        chance = sorted({100 / group.config.tasks.way for group in groups})
-        for number, height in enumerate(chance):
-            label = None if number else "chance: a class is guessed"
-            axes.axhline(height, color="#888888", linewidth=1, linestyle=":", label=label)
+        label: str | None = "chance: a class is guessed"
+        for chance in sorted({100 / group.config.tasks.way for group in groups}):
+            axes.axhline(chance, color="#888888", linewidth=1, linestyle=":", label=label)
+            label = None
     across = "updates" if against == "update" else "seconds of training"
     _finish(axes, across, "accuracy, %" if key == "accuracy" else key)
 
@@ -210,7 +204,7 @@ def _draw_phases(axes: Any, groups: Sequence[RunGroup]) -> None:
     axes.set_yticks(rows, [_label(group, BAR_LETTERS) for group in groups], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("ms per update, evaluation apart")
-    axes.figure.legend(frameon=False, fontsize=8, ncols=3, loc="outside lower center")
+    _legend(axes, 3)
 
 
 def _draw_noise(axes: Any, groups: Sequence[RunGroup], colors: dict[str, str]) -> None:

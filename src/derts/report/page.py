@@ -1,9 +1,9 @@
 """One self-contained HTML page about some runs: no network, opens from disk."""
 
-import html
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 
@@ -13,8 +13,7 @@ from derts.config_file import to_toml
 from derts.data.table import Table
 from derts.files import write_atomically
 from derts.report.figures import FigureSheet, draw_figures
-from derts.report.pictures import COLUMNS, Atlas
-from derts.report.pool_map import RANDOM, PoolView, pool_views
+from derts.report.pool_map import COLUMNS, RANDOM, Atlas, PoolView, pool_views
 from derts.report.read import RunGroup, comparison_of, group_runs, read_runs, settings_table
 from derts.report.tables import Rows, html_page, html_table
 from derts.training.result import parts as parts_of_rounds
@@ -25,10 +24,22 @@ KEPT = (
     "Wrong labels kept: of the labels in the tasks that were trained on, how many are wrong. It is "
     "known only because the noise was added by these runs themselves."
 )
+SUMMARY = (
+    "Accuracy in % on {split} tasks, labelled as the data is; guessing gives {chance}. ± is the "
+    "95% interval over seeds (Student's t); differences are paired, seed by seed. ms/update is "
+    "training time after the warm-up and the slow first updates; the chart of the time is of the "
+    "whole run. Click a heading to sort."
+)
 BAND = (
     "Lines are means over seeds, bands reach from the lowest seed to the highest. Strategies train "
     "on different tasks: compare them by validation and test tasks, which are the same for all."
 )
+MAP = (
+    "One dot is one task; hover over it, or touch it, to see its images. Each column is a class as "
+    "labelled when the task was drawn; a red frame marks a wrong label. γ is a task's weight in "
+    "training: how many tasks of the pool it stands for, divided by the mean."
+)
+GRIDS = "A row is a task, one support image per class as labelled; a red frame marks a wrong label."
 CHOSEN = {
     "facility-location": "Tasks were selected by facility location",
     "random": "Tasks were drawn at random, because selecting does not pay here",
@@ -90,11 +101,11 @@ def _heading(groups: Sequence[RunGroup]) -> str:
     tasks = f"{config.tasks.way}-way {config.tasks.shot}-shot"
     about = f"{config.learner.name} on {Path(config.data).name}, {tasks}; {runs} run"
     told = [(group.name, " ".join(what_it_did(group))) for group in groups]
-    lines = [f"<p><b>{_text(name)}</b>: {_text(text)}</p>" for name, text in told if text]
-    notes = [f"<li>{_text(note)}</li>" for note in notes_of(groups)]
-    lines += [f"<p>Notes of the runs:</p><ul>{''.join(notes)}</ul>"] if notes else []
+    lines = [f"<p><b>{escape(name)}</b>: {escape(text)}</p>" for name, text in told if text]
+    notes = "".join(f"<li>{escape(note)}</li>" for note in notes_of(groups))
+    lines += [f"<p>Notes of the runs:</p><ul>{notes}</ul>"] if notes else []
     did = f"<h2>What derts did</h2>{''.join(lines)}" if lines else ""
-    return f"<h1>derts report</h1><p>{_text(about)}{'s' if runs > 1 else ''}</p>{did}"
+    return f"<h1>derts report</h1><p>{escape(about)}{'s' if runs > 1 else ''}</p>{did}"
 
 
 def what_it_did(group: RunGroup) -> list[str]:
@@ -115,23 +126,19 @@ def what_it_did(group: RunGroup) -> list[str]:
 def _acted(parts: dict[str, dict[str, float]]) -> Iterator[str]:
     relabelled = parts.get("votes", {}).get("relabelled")
     dropped = parts.get("drop", {}).get("dropped")
-    balanced = parts.get("balance", {}).get("rounds", 0.0)
     if relabelled is not None:
         share = f"relabelled {100 * relabelled:.1f}% of the labels"
         yield f"The majority vote {share if relabelled else 'changed no label'}."
     if dropped is not None:
         share = f"{100 * dropped:.1f}% of the tasks looked noisy and were dropped."
         yield share if dropped else "No task was dropped."
-    if balanced:
-        yield f"Classes were balanced{_when(balanced)}."
+    chosen = {"Classes were balanced": parts.get("balance", {}).get("rounds", 0.0)}
     for name, rounds in parts.get("select", {}).items():
-        sentence = CHOSEN.get(name, f"Tasks were selected by {name}")
-        if sentence:
-            yield f"{sentence}{_when(rounds)}."
-
-
-def _when(share: float) -> str:
-    return "" if share == 1 else f" in {100 * share:.0f}% of the rounds"
+        chosen[CHOSEN.get(name, f"Tasks were selected by {name}")] = rounds
+    for sentence, share_of_rounds in chosen.items():
+        when = "" if share_of_rounds == 1 else f" in {100 * share_of_rounds:.0f}% of the rounds"
+        if sentence and share_of_rounds:
+            yield f"{sentence}{when}."
 
 
 def notes_of(groups: Sequence[RunGroup]) -> list[str]:
@@ -151,21 +158,15 @@ def _summary(groups: Sequence[RunGroup]) -> str:
     splits = [run.result["split"] for run in stories if run.result is not None]
     if splits:
         rows = comparison_of(groups).table()
-        chance = " or ".join(
-            f"{100 / way:.0f}" for way in sorted({g.config.tasks.way for g in groups})
-        )
-        about = (
-            f"Accuracy in % on {splits[0]} tasks, labelled as the data is; guessing gives {chance}."
-            " ± is the 95% interval over seeds (Student's t); differences are paired, seed by seed."
-            " ms/update is training time after the warm-up and the slow first updates; the chart of"
-            " the time is of the whole run. Click a heading to sort."
-        )
+        ways = sorted({group.config.tasks.way for group in groups})
+        chance = " or ".join(f"{100 / way:.0f}" for way in ways)
+        about = SUMMARY.format(split=splits[0], chance=chance)
         about += f" {KEPT}" if KEPT_COLUMN in rows[0] else ""
-        found += f"<p>{_text(about)}</p>{_table(rows)}"
+        found += f"<p>{escape(about)}</p>{_table(rows)}"
         if len({tuple(group.seeds) for group in groups}) > 1:
             each = (f"{group.name} has {', '.join(map(str, group.seeds))}" for group in groups)
             about = f"Seeds: {'; '.join(each)}. A difference is over the seeds that both have."
-            found += f"<p>{_text(about)}</p>"
+            found += f"<p>{escape(about)}</p>"
     rows = [("run", "strategy", "seed", "status", "updates", "accuracy")]
     for run in stories:
         result = run.result or {}
@@ -178,37 +179,25 @@ def _summary(groups: Sequence[RunGroup]) -> str:
 
 
 def _figures(title: str, figures: FigureSheet, prefixes: tuple[str, ...], about: str = "") -> str:
-    shown = [
-        f"<figure><figcaption>{_text(caption)}</figcaption>{figures.svg(name)}</figure>"
+    shown = "".join(
+        f"<figure><figcaption>{escape(caption)}</figcaption>{figures.svg(name)}</figure>"
         for name, (caption, _) in figures.figures.items()
         if name.startswith(prefixes)
-    ]
-    if not shown:
-        return ""
+    )
     text = f"<p>{about}</p>" if about else ""
-    return f'<h2>{title}</h2>{text}<div class="figures">{"".join(shown)}</div>'
+    return f'<h2>{title}</h2>{text}<div class="figures">{shown}</div>' if shown else ""
 
 
 def _pools(views: Sequence[PoolView], figures: FigureSheet) -> str:
     if not views:
         return ""
     grids = "".join(view.grids() for view in views)
-    maps, found = "".join(view.map() for view in views if not view.record.random), ""
-    for view in views:
-        if view.record.random:
-            found += f"<h2>Nothing was chosen: {_text(view.group.name)}</h2><p>{RANDOM}</p>"
+    maps = "".join(view.map() for view in views if not view.record.random)
+    names = (escape(view.group.name) for view in views if view.record.random)
+    found = "".join(f"<h2>Nothing was chosen: {name}</h2><p>{RANDOM}</p>" for name in names)
     if maps:
-        found += (
-            "<h2>The pool as a map</h2><p>One dot is one task; hover over it, or touch it, to see "
-            "its images. Each column is a class as labelled when the task was drawn; a red frame "
-            "marks a wrong label. γ is a task's weight in training: how many tasks of the pool it "
-            f'stands for, divided by the mean.</p><div class="figures maps">{maps}</div>'
-        )
-    if grids:
-        found += (
-            "<h2>Selected and unselected tasks</h2><p>A row is a task, one support image per "
-            f"class as labelled; a red frame marks a wrong label.</p>{grids}"
-        )
+        found += f'<h2>The pool as a map</h2><p>{MAP}</p><div class="figures maps">{maps}</div>'
+    found += f"<h2>Selected and unselected tasks</h2><p>{GRIDS}</p>{grids}" if grids else ""
     return found + _figures("Wrong labels", figures, ("noise",))
 
 
@@ -222,10 +211,10 @@ def _again(groups: Sequence[RunGroup]) -> str:
         by = "; ".join(f"{name} {value}" for part in made for name, value in part.items())
         command = f"derts train --config {run.run.path / 'config.toml'} --out NEW-FOLDER"
         found += (
-            f"<details><summary>{_text(group.name)}, seeds {', '.join(map(str, group.seeds))}"
+            f"<details><summary>{escape(group.name)}, seeds {', '.join(map(str, group.seeds))}"
             "</summary><p>Save these settings as config.toml, or use the run's own; --seed changes "
-            f"the seed.</p><pre>{_text(command)}</pre><pre>{_text(to_toml(run.config))}</pre>"
-            f"<p>{_text(by)}</p></details>"
+            f"the seed.</p><pre>{escape(command)}</pre><pre>{escape(to_toml(run.config))}</pre>"
+            f"<p>{escape(by)}</p></details>"
         )
     return found
 
@@ -260,7 +249,3 @@ def _page(body: str, views: Sequence[PoolView], atlas: Atlas) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<link rel="icon" href="data:,">',
     )
-
-
-def _text(value: object) -> str:
-    return html.escape(str(value))

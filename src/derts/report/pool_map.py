@@ -1,18 +1,27 @@
 """The pool as a map, and some of its tasks as rows of pictures: parts of the page."""
 
-import html
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any, NamedTuple
 
 import torch
+from PIL import Image
 
+from derts.config import TrainConfig
+from derts.data import open_data
 from derts.data.table import Table
-from derts.report.pictures import COLUMNS, TILE, Atlas, TaskPicture, task_pictures, tasks_of_round
+from derts.errors import DertsError
+from derts.report.pictures import jpeg_text, to_picture
 from derts.report.read import RunGroup
-from derts.selection.round_record import RoundRecord
+from derts.selection.round_record import RoundRecord, pool_digest
 from derts.tasks import TaskPool
+from derts.training.drawing import draw_tasks, training_images, training_sampler
 
+TILE = 40  # pixels of a picture on the page
+COLUMNS = 50
+MOST_PICTURES = 3000
 MAP_TASKS = 300
 WIDTH, HEIGHT, MARGIN = 640, 420, 22
 EXAMPLES = 6  # tasks of each state that are shown as rows
@@ -25,6 +34,80 @@ RANDOM = (
     "Nothing in this pool was relabelled or dropped, and few of its tasks repeat each other: "
     "random tasks were trained on until the next look at a pool, none preferred."
 )
+
+
+class TaskPicture(NamedTuple):
+    """A support item: its label in the task, place in the atlas (features have none), true class,
+    right or wrong.
+    """
+
+    label: int
+    place: int | None
+    name: str
+    wrong: bool
+
+
+@dataclass
+class Atlas:
+    """Different images, each once, side by side on one sheet that the page points into."""
+
+    places: dict[tuple[int, int], int] = field(default_factory=dict)
+    tiles: list[Image.Image] = field(default_factory=list)
+
+    def add(self, images: Table, index: int) -> int | None:
+        """The place of an image on the sheet; None where the sheet is full."""
+        key = (id(images), index)
+        if key not in self.places and len(self.tiles) < MOST_PICTURES:
+            self.places[key] = len(self.tiles)
+            picture = to_picture(images.gather(torch.tensor([index]))[0])
+            self.tiles.append(picture.resize((TILE, TILE), Image.Resampling.BICUBIC))
+        return self.places.get(key)
+
+    def data_address(self) -> str:
+        """The sheet as a data: address."""
+        rows = max(1, math.ceil(len(self.tiles) / COLUMNS))
+        gray = all(tile.mode == "L" for tile in self.tiles)
+        sheet = Image.new("L" if gray else "RGB", (COLUMNS * TILE, rows * TILE))
+        for number, tile in enumerate(self.tiles):
+            sheet.paste(tile, (number % COLUMNS * TILE, number // COLUMNS * TILE))
+        return f"data:image/jpeg;base64,{jpeg_text(sheet, 72, optimize=True)}"
+
+
+def tasks_of_round(
+    config: TrainConfig, record: RoundRecord, opened: dict[str, Table], data: str | None = None
+) -> tuple[Table, TaskPool] | str:
+    """The tasks that a round chose from, drawn again; or why they cannot be had.
+
+    `opened` keeps training images by what they are of, so that each is opened once.
+    """
+    name, tasks = data or config.data, config.tasks
+    try:
+        key = f"{name}, {tasks.classes} rotated" if tasks.rotated else name
+        if key not in opened:
+            opened[key] = training_images(open_data(name)["train"], tasks)
+        images, seed = opened[key], (config.seed, "pool", record.number)
+        size, most = config.strategy.pool, config.strategy.pool_images
+        pool = draw_tasks(training_sampler(images, tasks), tasks, size, seed, images=most)
+    except (DertsError, KeyError) as error:
+        return f"the run's data is not at hand ({error})"
+    if pool_digest(pool, images) != record.digest:
+        return f"{name} is not the data that this run was trained on"
+    return images, pool
+
+
+def task_pictures(images: Table, pool: TaskPool, task: int, atlas: Atlas) -> list[TaskPicture]:
+    """Up to two support items per class of a task, as labelled."""
+    found = []
+    given = pool.support_labels[task]
+    wrong = given != pool.true_support_labels[task]
+    for label in range(pool.way):
+        for slot in (given == label).nonzero().squeeze(1).tolist()[:2]:
+            index = int(pool.support[task, slot])
+            place = atlas.add(images, index) if images.noun == "image" else None
+            if place is not None or images.noun == "row":
+                name = images.class_names[int(images.labels[index])]
+                found.append(TaskPicture(label, place, name, bool(wrong[slot])))
+    return found
 
 
 @dataclass
@@ -49,21 +132,21 @@ class PoolView:
         """Pictures of a task, none where the data is not at hand."""
         return [] if isinstance(self.tasks, str) else task_pictures(*self.tasks, task, self.atlas)
 
-    def _told(self, task: int, digits: int = 3) -> str:
-        """A task's loss, its γ where it has one, and its wrong labels where there are such."""
-        record = self.record
-        weight, wrong = float(record.weight[task]), 100 * float(record.mislabelled[task])
-        text = f"loss {float(record.loss[task]):.{digits}f}"
-        text += f", γ {weight:.2f}" if weight and not record.random else ""
-        return text + (f", wrong labels {wrong:.0f}%" if record.mislabelled.any() else "")
+    def _told(self, task: int, digits: int) -> str:
+        """A task's loss, and its γ where it has one."""
+        weight, loss = float(self.record.weight[task]), float(self.record.loss[task])
+        gamma = f", γ {weight:.2f}" if weight and not self.record.random else ""
+        return f"loss {loss:.{digits}f}{gamma}"
 
     def script_data(self) -> list[dict[str, Any]]:
         """What the page shows of each task on the map."""
+        wrong = [f", wrong labels {100 * share:.0f}%" for share in self.record.mislabelled.tolist()]
+        told = wrong if self.record.mislabelled.any() else [""] * len(wrong)
         return [
             {
                 "number": task,
                 "state": self.states[task],
-                "text": self._told(task),
+                "text": self._told(task, 3) + told[task],
                 "cards": [one._asdict() for one in self.pictures(task)],
             }
             for task in range(self.shown)
@@ -79,28 +162,27 @@ class PoolView:
                 f'fill="{STATES[self.states[task]][0]}" data-map="{self.number}" '
                 f'data-task="{task}"/>'
             )
-        names = {"selected": "selected, larger with γ", "dropped": "dropped"}
-        names = {state: names.get(state, state) for state in STATES if state in self.states}
         key = "".join(
-            f'<span><i style="background:{STATES[state][0]}"></i>{text}</span>'
-            for state, text in names.items()
+            f'<span><i style="background:{color}"></i>{state}'
+            f"{', larger with γ' if state == 'selected' else ''}</span>"
+            for state, (color, _) in STATES.items()
+            if state in self.states
         )
         return (
-            f'<figure class="map"><figcaption>{self._caption()}</figcaption>'
+            f'<figure class="map"><figcaption>{escape(self._caption())}</figcaption>'
             f'<div class="key">{key}</div>'
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="map of the pool">'
             f"{''.join(circles)}</svg></figure>"
         )
 
     def _caption(self) -> str:
-        count, whole = self.shown, len(self.states)
-        of = "" if count == whole else f" ({count} of {whole})"
+        whole = len(self.states)
+        of = "" if self.shown == whole else f" ({self.shown} of {whole})"
         about = (
             f"{self.group.name}, round {self.record.number + 1} at update {self.record.update}{of}:"
             " first two principal components of the estimated gradients."
         )
-        about += f" No pictures: {self.tasks}." if isinstance(self.tasks, str) else ""
-        return html.escape(about)
+        return about + (f" No pictures: {self.tasks}." if isinstance(self.tasks, str) else "")
 
     def grids(self) -> str:
         """Some tasks of each state as rows of pictures, one per class as labelled."""
@@ -113,18 +195,17 @@ class PoolView:
             if tasks:
                 title = "Some of the pool" if self.record.random else title
                 columns.append(f"<div><h3>{title}</h3>{''.join(map(self._row, tasks))}</div>")
-        name = html.escape(self.group.name)
-        return f'<h3>{name}</h3><div class="kinds">{"".join(columns)}</div>'
+        return f'<h3>{escape(self.group.name)}</h3><div class="kinds">{"".join(columns)}</div>'
 
     def _row(self, task: int) -> str:
         first = {one.label: one for one in reversed(self.pictures(task))}
         pictures = "".join(_picture(one) for _, one in sorted(first.items()))
-        value = self._told(task, 2).partition(", wrong")[0]
-        return f'<div class="task"><span class="number">{value}</span>{pictures}</div>'
+        number = f'<span class="number">{self._told(task, 2)}</span>'
+        return f'<div class="task">{number}{pictures}</div>'
 
 
 def _picture(one: TaskPicture) -> str:
-    wrong, name = " wrong" if one.wrong else "", html.escape(one.name)
+    wrong, name = " wrong" if one.wrong else "", escape(one.name)
     if one.place is None:
         return f'<span class="name{wrong}">{name}</span>'
     column, row = one.place % COLUMNS, one.place // COLUMNS

@@ -1,13 +1,14 @@
 """What run folders tell: one RunStory per folder, in groups that differ in nothing but the seed."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from derts.clock import TRAINING_PHASES
+from derts.clock import training_seconds
 from derts.comparison import Comparison
 from derts.config import TrainConfig
 from derts.config_file import as_values
@@ -63,23 +64,19 @@ class RunStory:
 
     def curve(self, event: str, key: str, against: str = "update") -> Points:
         """(update or seconds of training, value) of all events of a kind, NaN where missing."""
-        place: Callable[[float], float] = self._seconds() if against == "seconds" else float
-        return [(place(found["update"]), found.get(key, math.nan)) for found in self.named(event)]
-
-    def _seconds(self) -> Callable[[float], float]:
-        """Seconds of training, without evaluation, up to an update."""
-        marks: Points = [(0.0, 0.0)]
+        points = [(float(one["update"]), one.get(key, math.nan)) for one in self.named(event)]
+        if against == "update":
+            return points
+        marks: Points = [(0.0, 0.0)]  # an update, and the seconds up to it, without evaluation
         for found in self.named("update"):
-            spent = sum(found["seconds"].get(name, 0.0) for name in TRAINING_PHASES)
-            marks.append((found["update"], marks[-1][1] + spent))
-        return lambda update: max(seconds for mark, seconds in marks if mark <= update)
+            marks.append((found["update"], marks[-1][1] + training_seconds(found["seconds"])))
+        return [(max(s for mark, s in marks if mark <= update), value) for update, value in points]
 
     def phases(self) -> dict[str, float]:
         """Milliseconds per update of each phase, over the whole run."""
-        totals: dict[str, float] = {}
+        totals: Counter[str] = Counter()
         for event in self.named("update"):
-            for name, seconds in event["seconds"].items():
-                totals[name] = totals.get(name, 0.0) + seconds
+            totals.update(event["seconds"])
         return {name: 1000 * total / max(self.last_update, 1) for name, total in totals.items()}
 
 
@@ -113,12 +110,14 @@ def read_runs(paths: Sequence[Path | str]) -> list[RunStory]:
         inner = sorted(file.parent for file in path.glob("*/config.toml"))
         folders = inner if inner and not (path / "config.toml").exists() else [path]
         found += [RunStory(Run.open(folder)) for folder in folders]
-    empty = [story for story in found if not story.named("update")]
-    if len(empty) == len(found):
-        raise DertsError(f"{empty[0].run.path} has logged nothing yet: wait, or train it first")
-    for story in empty:
-        say(f"{story.run.path} has logged nothing yet: it is left out")
-    return [story for story in found if story not in empty]
+    begun = [story for story in found if story.named("update")]
+    for story in found:
+        nothing = f"{story.run.path} has logged nothing yet"
+        if not begun:
+            raise DertsError(f"{nothing}: wait, or train it first")
+        if story not in begun:
+            say(f"{nothing}: it is left out")
+    return begun
 
 
 def group_runs(stories: Sequence[RunStory]) -> list[RunGroup]:
@@ -136,13 +135,11 @@ def group_runs(stories: Sequence[RunStory]) -> list[RunGroup]:
 
 
 def _group_name(config: TrainConfig, settings: Sequence[str]) -> str:
-    values = flat_values(config)
+    values, parts = flat_values(config), [str(config.strategy.name)]
     last = [name.split(".")[-1] for name in settings]
-    parts = [
-        f"{short if last.count(short) == 1 else name}={values.get(name)}"
-        for name, short in zip(settings, last, strict=True)
-    ]
-    return " ".join((str(values["strategy.name"]), *parts))
+    for name, short in zip(settings, last, strict=True):
+        parts.append(f"{short if last.count(short) == 1 else name}={values.get(name)}")
+    return " ".join(parts)
 
 
 def differing_settings(configs: Sequence[TrainConfig]) -> list[str]:
@@ -168,21 +165,23 @@ def flat_values(config: TrainConfig) -> dict[str, Any]:
     """
     flat: dict[str, Any] = {}
     for name, value in as_values(config).items():
-        inner = value.items() if isinstance(value, dict) else ()
-        flat |= {f"{name}.{key}": item for key, item in inner} or {name: value}
+        if isinstance(value, dict):
+            flat |= {f"{name}.{key}": item for key, item in value.items()}
+        else:
+            flat[name] = value
     return flat
 
 
 def comparison_of(groups: Sequence[RunGroup]) -> Comparison:
     """The finished runs as a comparison, the first group as what the others are compared with."""
     results = []
-    finished = [(group, run) for group in groups for run in group.runs if run.result]
-    for group, run in finished:
-        found: Result = {**run.summary, "variant": group.name, "seed": run.config.seed}
-        found["accuracy"] = run.result["accuracy"] if run.result else 0.0
-        found["ms_per_update"] = 1000 * (found["seconds_per_update"] or 0.0)
-        if group.config.tasks.noise == "none":
-            # where we added no noise, nobody knows which labels are wrong
-            found["noise"] = dict.fromkeys(found["noise"])
-        results.append(found)
+    for group, run in ((one, run) for one in groups for run in one.runs):
+        if run.result is not None:
+            found: Result = {**run.summary, "variant": group.name, "seed": run.config.seed}
+            found["accuracy"] = run.result["accuracy"]
+            found["ms_per_update"] = 1000 * (found["seconds_per_update"] or 0.0)
+            if group.config.tasks.noise == "none":
+                # where we added no noise, nobody knows which labels are wrong
+                found["noise"] = dict.fromkeys(found["noise"])
+            results.append(found)
     return Comparison(results)

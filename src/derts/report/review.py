@@ -1,8 +1,6 @@
 """review.html: one file in which a person goes through suspicious labels and decides."""
 
-import base64
 import hashlib
-import io
 import json
 from collections.abc import Sequence
 from importlib.resources import files
@@ -11,7 +9,7 @@ from typing import Any
 import torch
 
 from derts.labels.judged import JudgedItems
-from derts.report.pictures import to_picture
+from derts.report.pictures import jpeg_text, to_picture
 
 SUSPECT_SIDE, TYPICAL_SIDE = 112, 64  # pixels, at most
 TYPICAL = 6  # images of a class beside a suspect
@@ -27,11 +25,11 @@ def suspects(judged: JudgedItems, most: int) -> list[int]:
 
 def review_page(judged: JudgedItems, images: Sequence[int]) -> str:
     """The page for these images. Their names are data on it, never markup."""
-    trust, places = judged.trust, judged.places
+    trust, has_pictures = judged.trust, judged.noun == "image"
     rows: list[dict[str, Any]] = [
         {
             "path": judged.paths[image],
-            "split": places[image][0],
+            "split": judged.places[image][0],
             "given": int(trust.given[image]),
             "suggested": int(trust.suggestion[image]),
             "right": round(float(trust.probability[image]), 3),
@@ -40,25 +38,17 @@ def review_page(judged: JudgedItems, images: Sequence[int]) -> str:
         for image in images
     ]
     key = hashlib.sha256(json.dumps([rows, trust.classes]).encode()).hexdigest()[:16]
-    shown = {row[which] for row in rows for which in ("given", "suggested")}
     typical: dict[int, list[str]] = {}
-    has_pictures = judged.noun == "image"
-    for number in sorted(shown):
+    for number in sorted({row[which] for row in rows for which in ("given", "suggested")}):
         members = judged.typical(number, TYPICAL)
+        typical[number] = [judged.paths[one] for one in members]
         if has_pictures:
             typical[number] = [_thumbnail(one, TYPICAL_SIDE) for one in judged.items(members)]
-        else:
-            typical[number] = [judged.paths[one] for one in members]
     if has_pictures:
         for row, pixels in zip(rows, judged.items(images), strict=True):
             row["picture"] = _thumbnail(pixels, SUSPECT_SIDE)
-    content: dict[str, Any] = {
-        "key": key,
-        "classes": trust.classes,
-        "suspects": rows,
-        "typical": typical,
-    }
-    content |= {"pictures": has_pictures}
+    content: dict[str, Any] = {"key": key, "classes": trust.classes, "suspects": rows}
+    content |= {"typical": typical, "pictures": has_pictures}
     # no name can end the script that holds the data
     text = json.dumps(content, ensure_ascii=False).replace("<", "\\u003c")
     template = files("derts.report").joinpath("review.html").read_text(encoding="utf-8")
@@ -66,9 +56,6 @@ def review_page(judged: JudgedItems, images: Sequence[int]) -> str:
 
 
 def _thumbnail(pixels: torch.Tensor, side: int) -> str:
-    """A small JPEG, base64."""
     picture = to_picture(pixels)
     picture.thumbnail((side, side))
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=80)
-    return base64.b64encode(buffer.getvalue()).decode("ascii")
+    return jpeg_text(picture, 80)
