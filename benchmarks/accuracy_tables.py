@@ -20,6 +20,8 @@ STRATEGIES = ("random", "random + votes", "the paper's rule", "derts")
 TABLE4, CLEAN = "reproduce-table4-x0.25", "reproduce-table1-x0.3-augment"
 NO_AUGMENTATION, NO_SMOOTHING = "earlier-table4-as-they-are-h200", "earlier-table4-anil-h200"
 TASKS_NOISE = "noisy-tasks-h200.json"
+WRONG_LABELS = "wrong-labels-h200.json"
+LEARNERS = "anil", "protonet"
 MISLABELLED = "60% of tasks mislabelled"
 
 
@@ -70,10 +72,16 @@ def readme() -> str:
     rows: Rows = [("mini-ImageNet 5-way 5-shot, CNN4-64", *STRATEGIES, "derts − random")]
     for name in (TABLE4, CLEAN):
         if name == CLEAN:
-            for learner in ("anil", "protonet"):
+            for learner in LEARNERS:
                 told = four(of_tasks_noise(learner), clean=False, interval=False)
                 rows.append((f"{learner}, {MISLABELLED} \\*", *told))
+            for learner in LEARNERS:
+                find = of_wrong_labels(learner, "symmetric:0.4")
+                told = four(find, clean=False, interval=False)
+                rows.append((f"{learner}, 40% of labels wrong in the data set", *told))
         for setting, at, _ in settings(name, 1.0):
+            if setting.noise == 0.25:
+                continue
             told = four(of_file(name, setting, at), not setting.noise, interval=False)
             rows.append((f"{setting.learner}, {swapped(setting)}", *told))
     table = markdown_table(rows).replace(" | ", "|").replace("| ", "|").replace(" |", "|")
@@ -102,6 +110,32 @@ def noisy() -> str:
     corrected = [f"± {one.interval:.2f}" for one in holm(gains)]
     whole = [(*row[:-1], one, row[-1]) for row, one in zip(rows[1:], corrected, strict=True)]
     return markdown_table([rows[0], *whole])
+
+
+def of_wrong_labels(learner: str, noise: str) -> Callable[[str], Scores]:
+    """What wrong labels of the data set itself leave of a strategy."""
+
+    def find(variant: str) -> Scores:
+        found = Scores()
+        for row in read(WRONG_LABELS)["rows"]:
+            if (row["learner"], row["noise"], row["variant"]) == (learner, noise, variant):
+                found.add(row["seed"], row["accuracy"], row["code"])
+        return found
+
+    return find
+
+
+def wrong_labels() -> str:
+    """Wrong labels of the data set itself, and how much of their cost is won back."""
+    rows: Rows = [
+        ("learner, wrong labels", "updates", "random, clean labels", *STRATEGIES, "derts − random",
+         "of the cost won back")
+    ]  # fmt: skip
+    for setting, at, updates in settings(CLEAN, 1.0):
+        find = of_wrong_labels(setting.learner, "symmetric:0.4")
+        without = scores(CLEAN, setting, at, "random")
+        rows.append(_won_back(f"{setting.learner}, 40% symmetric", updates, without, find))
+    return markdown_table(rows)
 
 
 def _won_back(

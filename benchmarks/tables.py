@@ -32,6 +32,7 @@ BLOCK = re.compile(
 BLOCKS: dict[str, Callable[[], str]] = {
     "results": accuracy.readme,
     "noisy": accuracy.noisy,
+    "wrong-labels": accuracy.wrong_labels,
     "parts": accuracy.parts,
     "early": accuracy.early,
     "clean": accuracy.clean,

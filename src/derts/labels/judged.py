@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from derts.data.store import item_names
 from derts.data.table import Table
@@ -104,10 +105,15 @@ def judge_items(
         labels.append(of_class[table.labels])
         found += item_paths(table, split, data)
         features.append(item_features(learner, table, advance).cpu() if learner else table.items)
-    rows = torch.cat(features)
+    rows = directions(torch.cat(features)) if learner else torch.cat(features)
     device = learner.device if learner else rows.device
     trust = judge(rows, torch.cat(labels), names, device)
     return JudgedItems(tables, paths or found, rows, trust, device)
+
+
+def directions(rows: Tensor) -> Tensor:
+    """Features [n, d] of a learner, centred and of length one: they rank wrong labels better so."""
+    return normalize(rows - rows.mean(0))
 
 
 def judge(rows: Tensor, labels: Tensor, names: Sequence[str], device: torch.device) -> Trust:

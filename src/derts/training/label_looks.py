@@ -14,11 +14,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.functional import normalize
 
 from derts.config import TrainConfig
 from derts.errors import DertsError
-from derts.labels.judged import item_features, judge
+from derts.labels.judged import directions, item_features, judge
 from derts.models.pretrained import AT_ONCE, INSTALL, LITE0, Pretrained, load_pretrained
 from derts.progress import Progress
 
@@ -103,8 +102,7 @@ class LabelLooks:
         """Features [n, d] of the images at some places, by whoever judges."""
         trainer = self.trainer
         if self.judge == LEARNER:
-            rows = item_features(trainer.learner, trainer.images, indices=places)
-            return normalize(rows - rows.mean(0))  # ranks wrong labels better than lengths do
+            return directions(item_features(trainer.learner, trainer.images, indices=places))
         found = []
         with progress("judging labels", len(places), trainer.images.noun + "s") as advance:
             for part in places.split(AT_ONCE):
