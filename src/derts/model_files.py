@@ -60,7 +60,7 @@ def _of_run(path: Path) -> tuple[Path, Parts]:
         raise DertsError(f"{path} holds no checkpoint: train it first")
     file, state = found
     result, config = run.result() or {}, run.config
-    shape = result.get("item_shape") or result.get("image_shape")
+    shape = result.get("item_shape")
     if by := result.get("embedded_by"):  # the data was features of images
         whole = {
             "backbone": by["backbone"],
