@@ -72,7 +72,7 @@ def test_no_command_asks_for_the_network(in_folder: Path) -> None:
     image.save(in_folder / "inbox" / "unknown.png")
     np.save("g.npy", np.arange(20.0).reshape(10, 2))
     answer = subprocess.run(
-        [sys.executable, "-c", NO_NETWORK], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", NO_NETWORK], capture_output=True, text=True, timeout=600
     )
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.splitlines()[-1] == "done []", "a command is not covered"
@@ -89,7 +89,7 @@ def test_the_refusal_would_be_noticed(in_folder: Path) -> None:
 def test_files_stay_closed_and_the_record_small_over_a_run(in_folder: Path) -> None:
     """200 updates; 2,000 with a limit on memory are `make soak`."""
     command = [sys.executable, str(SOAK), "found.json", "--updates", "200", "--no-limit"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert answer.returncode == 0, answer.stderr
     found = json.loads((in_folder / "found.json").read_text())
     assert found["open_files_first"] == found["open_files_last"]
