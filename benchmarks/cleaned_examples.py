@@ -17,7 +17,7 @@ from torch import Tensor
 
 import derts
 from derts.data import open_data
-from derts.statistics import paired_difference
+from derts.statistics import over_seeds
 
 CASES = ((12, 40, 0.2), (12, 20, 0.2), (12, 10, 0.2), (12, 5, 0.2), (12, 40, 0.4), (12, 40, 0.0))
 
@@ -64,7 +64,7 @@ def main(features: Path, out: Path, draws: int = 20, query: int = 40) -> None:
         row["given"] = round(sum(scores["given"]) / draws, 2)
         for name, values in scores.items():
             if name != "given":
-                better = paired_difference(values, scores["given"])
+                better = over_seeds([a - b for a, b in zip(values, scores["given"], strict=True)])
                 row[name] = [round(better.mean, 2), round(better.interval, 2)]
         found.append(row)
         print(row, flush=True)

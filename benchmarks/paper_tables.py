@@ -13,7 +13,7 @@ from derts.config_file import as_values
 from derts.paper.cells import NAMES, Setting, cells
 from derts.paper.collect import CellResult, Results, load_results, result_files
 from derts.paper.figures import curves_file
-from derts.paper.report import HEAD, make_report
+from derts.paper.report import HEAD, table_report
 from derts.paper.runs import READS, Scale, make_config
 from derts.report.tables import markdown_table
 
@@ -23,7 +23,7 @@ def beside_the_paper() -> str:
     parts = []
     for file in _files():
         name, found, notes = load_results(file)
-        report = make_report(
+        report = table_report(
             name, cells(name), found, only_run=True, mark=lambda one: mark(one.code)
         )
         told = [f"`{_command(file, name, found, notes)}`", _other_recipe(found, notes)]

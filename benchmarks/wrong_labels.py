@@ -48,7 +48,7 @@ from derts.labels.judged import JudgedItems, judge_items
 from derts.labels.known_errors import confusion_matrix, corrupt_labels, score_detection
 from derts.models.pretrained import INSTALL, LITE0
 from derts.provenance import code_version, machine
-from derts.statistics import Estimate, over_seeds, paired_difference
+from derts.statistics import over_seeds
 from derts.training.driver import Driver
 
 Row = dict[str, Any]
@@ -284,7 +284,7 @@ def summary(experiment: Experiment, learner: str, noise: str, seeds: list[int]) 
         if not complete:
             continue
         clean, random, ours = (list(column) for column in zip(*complete, strict=True))
-        gained: Estimate = paired_difference(ours, random)
+        gained = over_seeds([mine - other for mine, other in zip(ours, random, strict=True)])
         lost = over_seeds(clean).mean - over_seeds(random).mean
         back = f", {100 * gained.mean / lost:.0f}% won back" if lost > 0 else ""
         lines.append(

@@ -1,6 +1,7 @@
-"""Each stage knows only those before it: no module imports one of a later stage."""
+"""Each stage knows only those before it, and what has a name has it alone."""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,3 +33,10 @@ def test_no_stage_knows_a_later_one(stage: str) -> None:
     for file in files:
         later = [name for name in imported(file) if STAGE.get(name, -1) > STAGE[stage]]
         assert not later, f"{file.relative_to(SOURCE)} imports {', '.join(later)}"
+
+
+def test_no_two_classes_have_the_same_name() -> None:
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in SOURCE.rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    twice = {name for name, count in Counter(node.name for node in nodes).items() if count > 1}
+    assert not twice - {"ClassifierMixin"}  # stands in where scikit-learn is not installed

@@ -9,7 +9,7 @@ import torch
 from derts.data.table import Table
 from derts.hardware import send
 from derts.learners.base import Learner, query_losses
-from derts.learners.embedding import Named, evaluation_mode, task_features
+from derts.learners.embedding import DistinctImages, evaluation_mode, task_features
 from derts.tasks.pool import TaskPool
 
 
@@ -49,7 +49,7 @@ def evaluate(learner: Learner[Any], images: Table, pool: TaskPool) -> Evaluation
 
 
 def accuracies(
-    learner: Learner[Any], images: Table, pool: TaskPool, named: Named | None = None
+    learner: Learner[Any], images: Table, pool: TaskPool, distinct: DistinctImages | None = None
 ) -> torch.Tensor:
     """Share of each task's query images that are classified rightly, [N], on the learner's device.
 
@@ -64,7 +64,7 @@ def accuracies(
     """
     found = []
     with evaluation_mode(learner):
-        for part in task_features(learner, images, pool, named=named):
+        for part in task_features(learner, images, pool, distinct=distinct):
             adapted = learner.adapt(part.support, send(part.pool.support_labels, learner.device))
             labels = send(part.pool.query_labels, learner.device)
             found.append(query_losses(learner.logits(adapted, part.query), labels)[1])

@@ -12,7 +12,7 @@ from derts.files import parse_json
 from derts.learners import build_learner
 from derts.models.pretrained import Pretrained, load_pretrained
 from derts.predict import FORMAT, PRETRAINED, Card, FewShotModel, Weights, part_of
-from derts.training.checkpoint import check_finite, judged_weights, newest_checkpoint
+from derts.training.checkpoint import best_weights, check_finite, newest_checkpoint
 from derts.training.run_folder import Run
 
 RESULTS = (
@@ -60,7 +60,7 @@ def _of_run(path: Path) -> tuple[Path, Parts]:
         raise DertsError(f"{path} holds no checkpoint: train it first")
     file, state = found
     result, config = run.result() or {}, run.config
-    shape = result.get("item_shape") or result.get("image_shape")
+    shape = result.get("item_shape")
     if by := result.get("embedded_by"):  # the data was features of images
         whole = {
             "backbone": by["backbone"],
@@ -76,7 +76,7 @@ def _of_run(path: Path) -> tuple[Path, Parts]:
         "data": {"name": Path(config.data).name, "trained_on": result.get("images", {})},
         "results": {key: result[key] for key in RESULTS if key in result},
     }
-    return file, (config, card, judged_weights(state), None)
+    return file, (config, card, best_weights(state), None)
 
 
 def _of_file(path: Path) -> Parts:

@@ -16,7 +16,7 @@ from derts.learners.embedding import evaluation_mode
 from derts.predict import Classifier
 
 
-class _Network(nn.Module):
+class _ExportedNetwork(nn.Module):
     """uint8 [n, size, size, channels], or features [n, d] -> probabilities [n, classes]."""
 
     def __init__(self, classifier: Classifier) -> None:
@@ -52,7 +52,7 @@ def save_onnx(classifier: Classifier, path: Path) -> Path:
     example = torch.zeros(
         2, *model.shape, dtype=torch.float if model.takes_features else torch.uint8
     )
-    network = _Network(classifier).eval()
+    network = _ExportedNetwork(classifier).eval()
     with evaluation_mode(classifier.learner), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter's own packages
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):

@@ -69,7 +69,7 @@ class FewShotModel:
         if pretrained is None and config.model.pretrained:
             tuned = part_of(weights, "backbone.pretrained.network.")
             self.pretrained = load_pretrained(config.model.backbone, tuned or config.model.weights)
-        self.shape: tuple[int, ...] = tuple(card.get("item_shape") or card["image_shape"])
+        self.shape: tuple[int, ...] = tuple(card["item_shape"])
         self.takes_features = len(self.shape) == 1
         self.size, self.channels = self.shape[0], self.shape[-1]
         if not self.takes_features and self.size != self.shape[1]:

@@ -60,20 +60,11 @@ def over_seeds(values: Sequence[float], level: float = 0.05) -> Estimate:
     return Estimate(mean, student(level, count - 1) * deviation / math.sqrt(count))
 
 
-def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
-    """Mean and interval of ours − theirs, seed by seed.
-
-    >>> str(paired_difference([61.0, 63.0, 62.0], [60.0, 61.5, 60.8]))
-    '1.23 ± 0.63'
-    """
-    return over_seeds([a - b for a, b in zip(ours, theirs, strict=True)])
-
-
 def paired_by_seed(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Estimate | None:
-    """The paired difference of values by seed, over the seeds that both have; None without any.
+    """Mean and interval of ours − theirs over the seeds that both have; None without any.
 
-    >>> str(paired_by_seed({0: 61.0, 1: 63.0}, {1: 60.0, 2: 58.0}))
-    '3.00'
+    >>> str(paired_by_seed({0: 61.0, 1: 63.0, 2: 62.0}, {0: 60.0, 1: 61.5, 2: 60.8, 3: 58.0}))
+    '1.23 ± 0.63'
     """
     both = sorted(ours.keys() & theirs.keys())
     return over_seeds([ours[seed] - theirs[seed] for seed in both]) if both else None

@@ -7,10 +7,10 @@ import pytest
 from PIL import Image
 
 from derts.cli import run
-from derts.config import EvaluationConfig, ModelConfig, StrategyConfig, TaskConfig, TrainConfig
 from derts.data import ImageTable
 from derts.data import prepare as make_store
 from derts.training import train
+from tests.tiny import tiny
 
 Attempt = Callable[[list[str]], tuple[int, str]]
 
@@ -53,13 +53,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory, letters: dict[str, ImageTable]) -> Path:
     """A run folder that is as it should be."""
-    config = TrainConfig(
-        tasks=TaskConfig(shot=1, query=2),
-        model=ModelConfig(width=4),
-        evaluation=EvaluationConfig(tasks=5, query=3),
-        strategy=StrategyConfig("derts", warmup=0, pool=8),
+    config = tiny(
+        evaluation={"tasks": 5},
+        strategy={"name": "derts", "warmup": 0, "pool": 8, "ratio": 0.3},
         updates=2,
-        meta_batch=2,
         validate_every=1,
     )
     out = tmp_path_factory.mktemp("bad-input") / "run"

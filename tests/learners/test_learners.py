@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 
 from derts.config import LearnerConfig, ModelConfig
-from derts.data.table import ImageTable
+from derts.data.table import FeatureTable, ImageTable
 from derts.errors import DertsError
 from derts.learners import ANIL, MAML, AnyLearner, ProtoNet, build_learner
 from derts.learners.base import query_losses
 from derts.learners.embedding import evaluation_mode, task_features
-from derts.models import CNN4, BatchNorm
+from derts.models import CNN4, BatchNorm, FeatureBackbone
 from derts.models.embedding import PIXEL_MEAN, PIXEL_SCALE
 from derts.tasks import TaskNoise, TaskPool, generator
 
@@ -210,6 +210,19 @@ def test_per_task_statistics_normalise_each_task_by_itself() -> None:
     norm = next(child for child in model.modules() if isinstance(child, BatchNorm))
     assert norm.running_mean is not None
     assert float(norm.running_mean.abs().sum()) > 0
+
+
+def test_nothing_begins_the_random_numbers_of_the_gpus_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seeded: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    backbone, before = FeatureBackbone(8, "linear", width=2), torch.get_rng_state()
+    build_learner(LearnerConfig("anil"), ModelConfig(width=4), way=3, item_shape=(16, 16, 1))
+    rows = FeatureTable(torch.eye(8).repeat(2, 1), torch.arange(16) // 8, ("a", "b"))
+    backbone.fit(rows)
+    assert not seeded
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_seed_alone_decides_the_parameters() -> None:

@@ -17,7 +17,7 @@ from derts.errors import DertsError
 from derts.paper.cells import cells, keep_only
 from derts.paper.collect import collect
 from derts.paper.grid import do_run, find_devices, run_grid
-from derts.paper.report import BEST_WEIGHTS, make_report
+from derts.paper.report import BEST_WEIGHTS, table_report
 from derts.paper.runs import GridRun, Scale, make_runs, parse_datasets, to_run
 from derts.progress import Advance
 from derts.training.checkpoint import checkpoint_files
@@ -92,7 +92,7 @@ def test_runs_of_few_classes_are_judged_by_their_best_weights(tiny: None, tmp_pa
     results = collect(found, runs, {})
     chosen = results[run.setting, 1.0][0].weights_of_update
     assert seen[chosen] == max(seen.values())
-    assert BEST_WEIGHTS in make_report("table3", found, results).notes
+    assert BEST_WEIGHTS in table_report("table3", found, results).notes
 
 
 def test_a_failure_stops_no_other_run(

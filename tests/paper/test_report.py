@@ -12,7 +12,7 @@ import pytest
 from derts.errors import DertsError
 from derts.paper.cells import Cell, Setting, cells, keep_only
 from derts.paper.collect import CellResult, Results, load_results, save_results
-from derts.paper.report import TableReport, as_html, make_report, markdown, print_report
+from derts.paper.report import TableReport, as_html, markdown, print_report, table_report
 
 
 def result(seed: int, right: int, updates: int = 10000, **values: Any) -> CellResult:
@@ -54,13 +54,13 @@ def table(report: TableReport, place: str = "") -> dict[str, dict[str, str]]:
 def test_notes_from_files_print_escaped(
     ablation: Results, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = make_report("table5", cells("table5"), ablation)
+    report = table_report("table5", cells("table5"), ablation)
     print_report(replace(report, notes=("a\x1b[2Jb",)))
     assert "a\\x1b[2Jb" in capsys.readouterr().out
 
 
 def test_rows_hold_the_papers_ours_and_differences(ablation: Results) -> None:
-    report = make_report("table5", cells("table5"), ablation)
+    report = table_report("table5", cells("table5"), ablation)
     rows = table(report, "cnn4")
     assert list(rows) == ["paper", "ours", "ours − random"]
     assert rows["paper"]["the paper's rule"] == "63.07 ± 0.71"
@@ -80,14 +80,14 @@ def test_rows_hold_the_papers_ours_and_differences(ablation: Results) -> None:
 
 
 def test_columns_are_there_whether_run_or_not() -> None:
-    report = make_report("table4", cells("table4"), {})
+    report = table_report("table4", cells("table4"), {})
     names = ("random", "random + votes", "the paper's rule", "derts", "US", "ATS")
     assert report.heading[4:10] == names
     for row in report.rows:
         learner, by, texts = row.texts[1], row.texts[3], row.texts[4:10]
         if by == "ours":
             assert texts == (*["not run"] * 5, "not run" if learner == "anil" else "")
-    assert make_report("table4", cells("table4"), {}, only_run=True).rows == ()
+    assert table_report("table4", cells("table4"), {}, only_run=True).rows == ()
 
 
 def test_a_shorter_run_stands_beside_the_papers_number_after_as_many_updates() -> None:
@@ -96,7 +96,7 @@ def test_a_shorter_run_stands_beside_the_papers_number_after_as_many_updates() -
         (cell.setting, cell.fraction): {0: result(0, 57, updates=round(1000 * cell.fraction))}
         for cell in found
     }
-    report = make_report("table1", found, held)
+    report = table_report("table1", found, held)
     shown = [row.texts[3:5] + row.texts[-1:] for row in report.rows]
     assert shown[:2] == [("paper", "56.50 ± 0.80", "1000"), ("ours", "57.00", "100")]
     # not 62.83, which is after 10000
@@ -111,7 +111,7 @@ def test_a_point_inside_the_warm_up_has_no_difference_to_random(
     for warmup, expected in ((10000, "warm-up only"), (9999, "+3.00 ± 0.00")):
         config = {"strategy": {"warmup": warmup}}
         ablation[key] = {s: replace(one, config=config) for s, one in ablation[key].items()}
-        rows = table(make_report("table5", cells("table5"), ablation), "cnn4")
+        rows = table(table_report("table5", cells("table5"), ablation), "cnn4")
         assert rows["ours − random"]["derts"] == expected
 
 
@@ -121,7 +121,7 @@ def test_less_time_is_better() -> None:
         (found[0].setting, 1.0): {0: result(0, 50, seconds_per_update=0.7)},
         (found[1].setting, 1.0): {0: result(0, 50, seconds_per_update=0.6)},
     }
-    report = make_report("table2", found, held)
+    report = table_report("table2", found, held)
     assert [report.heading[at] for row in report.rows for at in row.wins] == ["US"]
     assert table(report)["ours − random"]["US"] == "-0.100"
 
@@ -146,7 +146,7 @@ def test_a_report_says_what_a_reader_must_know(
         for key, seeds in ablation.items()
     }
     for held, said in ((ablation, False), (changed, True)):
-        notes = " ".join(make_report("table5", cells("table5"), held).notes)
+        notes = " ".join(table_report("table5", cells("table5"), held).notes)
         assert (note in notes) == said
 
 
@@ -170,7 +170,7 @@ class Page(HTMLParser):
 
 def test_pages_are_whole_green_where_ours_wins_and_escape_everything(ablation: Results) -> None:
     evil = "<script>alert(1)</script>"
-    report = make_report("table5", cells("table5"), ablation, [evil])
+    report = table_report("table5", cells("table5"), ablation, [evil])
     rows = [replace(row, texts=(evil, *row.texts[1:])) for row in report.rows]
     text = as_html(replace(report, title=evil, rows=tuple(rows)))
     page = Page()
@@ -198,7 +198,7 @@ def test_results_as_json_give_the_same_report(tmp_path: Path, ablation: Results)
     name, again, notes = load_results(path)
     assert (name, notes) == ("table5", ["a note"])
     assert again.keys() == ablation.keys()
-    first, second = (make_report("table5", cells("table5"), held) for held in (ablation, again))
+    first, second = (table_report("table5", cells("table5"), held) for held in (ablation, again))
     assert first == second
     rows = json.loads(path.read_text())["rows"]
     assert [one["correct"] for one in rows if "ratio 0.1" in one["cell"]] == [[59, 61]]

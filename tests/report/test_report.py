@@ -12,9 +12,11 @@ import pytest
 from PIL import Image
 
 from derts.cli import run
+from derts.clock import TRAINING_PHASES
 from derts.config import TrainConfig
 from derts.data import glyphs
 from derts.errors import DertsError
+from derts.report.figures import PHASE_COLORS
 from derts.report.page import make_report, what_it_did
 from derts.report.pool_map import tasks_of_round
 from derts.report.read import comparison_of, group_runs, read_runs
@@ -53,6 +55,10 @@ def copy_of(run_folder: Path, target: Path, *replacements: tuple[str, str]) -> P
         text = text.replace(old, new)
     config.write_text(text)
     return target
+
+
+def test_every_phase_of_training_has_a_colour() -> None:
+    assert PHASE_COLORS.keys() == set(TRAINING_PHASES)
 
 
 def change_events(run_folder: Path, change: Callable[[Event], Event]) -> None:

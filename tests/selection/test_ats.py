@@ -11,10 +11,10 @@ from derts.data import ImageTable
 from derts.distributed import Group
 from derts.errors import DertsError
 from derts.learners import ANIL, MAML
-from derts.learners.embedding import evaluation_mode, named_images
+from derts.learners.embedding import distinct_images, evaluation_mode
+from derts.selection import ats
 from derts.selection.ats import AdaptiveScheduler
-from derts.selection.ats import strategy as ats_strategy
-from derts.selection.ats.scheduler import (
+from derts.selection.ats_network import (
     Scheduler,
     gumbel,
     observe_tasks,
@@ -74,7 +74,7 @@ def test_the_real_batch_is_sampled_at_the_temperature(
         sampled.append(scores.detach())
         return sample_in_order(scores, count, noise)
 
-    monkeypatch.setattr(ats_strategy, "sample_in_order", watched)
+    monkeypatch.setattr(ats, "sample_in_order", watched)
     strategy.optimiser.param_groups[0]["lr"] = 0.0  # so that both scores are the same
     trainer.context.update = 2
     for steps, temperature in ((0, 1.0), (100, 0.99**100), (10_000, 0.1)):
@@ -177,10 +177,10 @@ def test_what_was_looked_at_serves_the_virtual_step(
     learner, pool, which = trainer.learner, trainer.draw(6, "x", 0), torch.tensor([4, 1])
     assert isinstance(learner, ANIL | MAML)
     parameters = list(learner.parameters())
-    named = named_images(torch.cat((pool.support, pool.query), 1), len(trainer.images))
+    distinct = distinct_images(torch.cat((pool.support, pool.query), 1), len(trainer.images))
     with evaluation_mode(learner), torch.enable_grad():
         signals, outer_loss = observe_tasks(
-            learner, trainer.images, pool, named, Group(), learner.device
+            learner, trainer.images, pool, distinct, Group(), learner.device
         )
         found = torch.autograd.grad(outer_loss(which), parameters)
         loss = learner.outer_loss(trainer.images, pool[which]).loss

@@ -15,32 +15,26 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from derts.config import (
-    EvaluationConfig,
     HardwareConfig,
     LearnerConfig,
-    ModelConfig,
-    StrategyConfig,
-    TaskConfig,
-    TrainConfig,
 )
 from derts.data import ImageTable
 from derts.selection.ats import AdaptiveScheduler
 from derts.training import Trainer
 from derts.training.bad_numbers import GuardedStep
 from derts.training.step import AdamW
+from tests.tiny import tiny
 
 pytestmark = pytest.mark.slow
 
 Tables = dict[str, ImageTable]
 
-SMALL = TrainConfig(
-    tasks=TaskConfig(way=3, shot=2, query=3, noise="tasks", noisy_fraction=0.5),
-    model=ModelConfig(width=16),
-    learner=LearnerConfig("anil"),
-    hardware=HardwareConfig(device="cpu"),
-    strategy=StrategyConfig("ats", warmup=2),
-    evaluation=EvaluationConfig(tasks=20, query=5),
-    updates=12,
+SMALL = tiny(
+    tasks={"way": 3, "shot": 2, "query": 3, "noise": "tasks", "noisy_fraction": 0.5},
+    model={"width": 16},
+    learner={"name": "anil"},
+    hardware={"device": "cpu"},
+    strategy={"name": "ats"},
     meta_batch=3,
 )
 READING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2")

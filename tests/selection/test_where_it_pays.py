@@ -11,11 +11,6 @@ import torch
 
 from derts.cli import run
 from derts.config import (
-    EvaluationConfig,
-    LearnerConfig,
-    ModelConfig,
-    StrategyConfig,
-    TaskConfig,
     TrainConfig,
 )
 from derts.config_file import PAPER, with_values
@@ -28,17 +23,18 @@ from derts.tasks import TaskPool, TaskSampler, generator
 from derts.training import Trainer, train
 from derts.training.result import updates_at_random
 from derts.training.run import open_trainer
+from tests.tiny import tiny
 
 pytestmark = pytest.mark.slow
 
 Tables = dict[str, ImageTable]
-CLEAN = TrainConfig(
+CLEAN = tiny(
     data="glyphs-60x15",
-    tasks=TaskConfig(shot=2, query=3),
-    model=ModelConfig(width=8),
-    learner=LearnerConfig("anil"),
-    strategy=StrategyConfig("derts", warmup=3, pool=120, ratio=0.25),
-    evaluation=EvaluationConfig(tasks=20, query=5),
+    tasks={"shot": 2, "query": 3},
+    model={"width": 8},
+    learner={"name": "anil"},
+    strategy={"name": "derts", "warmup": 3, "pool": 120, "ratio": 0.25},
+    evaluation={"query": 5},
     updates=14,
     meta_batch=10,
     checkpoint_every=4,

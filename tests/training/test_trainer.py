@@ -15,7 +15,7 @@ from derts.tasks.augment import with_augmentation
 from derts.training import Trainer
 from derts.training.checkpoint import load_checkpoint, save_checkpoint
 from derts.training.drawing import evaluation_tasks
-from derts.training.step import Arrived
+from derts.training.step import StreamedBatch
 from tests.tiny import TINY, tiny
 from tests.training.records import assert_same
 
@@ -159,12 +159,12 @@ def test_judging_disturbs_nothing_and_survives_a_checkpoint(
     first.train(7)
     path = save_checkpoint(tmp_path, first.update, first.state_dict())
     before = copy.deepcopy(first.learner.state_dict())
-    judged = first.judge("test").accuracies
+    judged = first.evaluate_best("test").accuracies
     assert judged != first.evaluate("test").accuracies
     assert_same(dict(first.learner.state_dict()), dict(before))
     second = Trainer(config, letters)
     second.load_state_dict(load_checkpoint(path))
-    assert second.judge("test").accuracies == judged
+    assert second.evaluate_best("test").accuracies == judged
     first.train()
     second.train()
     assert_same(first.learner.state_dict(), second.learner.state_dict())
@@ -193,7 +193,7 @@ def test_the_last_weights_count_unless_asked_otherwise(letters: Tables) -> None:
     trainer.validate()
     trainer.train()
     assert not trainer.validation_is_due()
-    assert trainer.judge("test").accuracies == trainer.evaluate("test").accuracies
+    assert trainer.evaluate_best("test").accuracies == trainer.evaluate("test").accuracies
 
 
 def test_streamed_images_arrive_where_a_recording_reads_them(letters: Tables) -> None:
@@ -202,7 +202,7 @@ def test_streamed_images_arrive_where_a_recording_reads_them(letters: Tables) ->
     first, second = (
         TaskPool.sample(table, tasks=2, way=3, shot=1, query=2, seed=seed) for seed in (0, 1)
     )
-    arrived = Arrived(streamed, with_augmentation(first, True, 2, 0))
+    arrived = StreamedBatch(streamed, with_augmentation(first, True, 2, 0))
     assert arrived.pool.augmentation is not None
     assert arrived.pool.augmentation.shape == (2, 9, 3)
     for pool in (first, second):

@@ -27,7 +27,7 @@ from derts.data.sources import (
     ListedSplit,
     Listing,
     Source,
-    check_memory,
+    check_unpacked_size,
     checked_pixels,
     number_labels,
     split_in_memory,
@@ -78,7 +78,7 @@ def _packs(folder: Path, split: str) -> list[Path]:
 def _list_each(
     list_split: Callable[..., ListedSplit], found: dict[str, list[Path]], _: Listing
 ) -> dict[str, ListedSplit]:
-    check_memory([path for paths in found.values() for path in paths])
+    check_unpacked_size([path for paths in found.values() for path in paths])
     return {split: list_split(split, *paths) for split, paths in found.items()}
 
 

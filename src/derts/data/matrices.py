@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from derts.data.folders import split_by_class
-from derts.data.sources import DEFAULT_FRACTIONS, check_memory, number_labels
+from derts.data.sources import DEFAULT_FRACTIONS, check_unpacked_size, number_labels
 from derts.data.store import StoreDescription
 from derts.data.store_writing import SplitContent, check_destination, write_store
 from derts.data.table import FeatureTable
@@ -113,7 +113,7 @@ def read_matrix(path: Path | str, labels: Path | None = None, *, labelled: bool 
             values = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
             labels = labels or (beside if beside.is_file() else None)
         else:
-            check_memory([path])
+            check_unpacked_size([path])
             values, given, names = (_read_npz if ending == ".npz" else _read_parquet)(path)
     except DertsError:
         raise

@@ -103,7 +103,7 @@ class Source:
     splits: Callable[[Listing], dict[str, ListedSplit]] = field(repr=False)
 
 
-def check_memory(paths: list[Path]) -> None:
+def check_unpacked_size(paths: list[Path]) -> None:
     """Refuse files that are larger, unpacked, than the memory in which they will be held."""
     size, free = 0, free_memory(torch.device("cpu"))
     for path in paths:

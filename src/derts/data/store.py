@@ -49,8 +49,8 @@ class SplitEntry:
     per_class: tuple[int, int]  # fewest and most items of a class
     classes: tuple[str, ...]
     categories: tuple[str, ...] | None
-    sample_sha256: str = ""  # of parts of the pixels' file, spread over it
-    names_sha256: str = ""  # of the file of names; earlier stores have none
+    sample_sha256: str  # of parts of the pixels' file, spread over it
+    names_sha256: str  # of the file of names; empty where items have none
 
     @property
     def bytes(self) -> int:
@@ -71,9 +71,9 @@ class SplitEntry:
         categories = None if categories is None else tuple(map(str, categories))
         if categories is not None and len(categories) != len(classes):
             raise ValueError("categories and classes differ in number")
-        digests = str(entry["sha256"]), str(entry["labels_sha256"])
-        later = str(entry.get("sample_sha256", "")), str(entry.get("names_sha256", ""))
-        about = (*digests, (low, high), classes, categories, *later)
+        sums = str(entry["sha256"]), str(entry["labels_sha256"])
+        more = str(entry["sample_sha256"]), str(entry["names_sha256"])
+        about = (*sums, (low, high), classes, categories, *more)
         return SplitEntry(int(entry["count"]), shape, *about)
 
 
@@ -129,7 +129,7 @@ def describe_store(path: Path | str) -> StoreDescription:
         if (content["format"], content["version"]) != (FORMAT, VERSION):
             format_ = f"{content['format']} version {content['version']}"
             raise ValueError(f"{format_}, this derts reads {FORMAT} version {VERSION}")
-        kind = content.get("kind", "images")  # stores of before there were features do not say
+        kind = content["kind"]
         splits = {name: SplitEntry.from_json(one) for name, one in content["splits"].items()}
         for name, entry in splits.items():
             if not SPLIT_NAME.fullmatch(name):
@@ -201,10 +201,7 @@ def store_settings(source: Path | str) -> dict[str, Any]:
 def item_names(source: Path | str, split: str) -> list[str] | None:
     """The names of a split's items in a store (images: their files); None where they have none."""
     path, store = Path(source) / f"{split}_names.json", _described(source)
-    if store is None:
-        return None
-    entry = store.splits[split]
-    if not path.exists() and not entry.names_sha256:
+    if store is None or not (entry := store.splits[split]).names_sha256:
         return None
     try:
         content = path.read_bytes()
@@ -213,7 +210,7 @@ def item_names(source: Path | str, split: str) -> list[str] | None:
         raise DertsError(f"{path} cannot be read ({error}): {REMAKE}") from None
     if not isinstance(found, list) or len(found) != entry.count:
         raise DertsError(f"{path} does not name {entry.count} items: {REMAKE}")
-    if entry.names_sha256 not in ("", hashlib.sha256(content).hexdigest()):
+    if entry.names_sha256 != hashlib.sha256(content).hexdigest():
         raise DertsError(f"{path} differs from its checksum: {REMAKE}")
     return [str(name) for name in found]
 
@@ -237,7 +234,7 @@ def _check_sums(
     if entry.bytes <= small:
         same = data_digest(pixels, advance) == entry.sha256
     else:
-        same = not entry.sample_sha256 or sample_digest(pixels) == entry.sample_sha256
+        same = sample_digest(pixels) == entry.sample_sha256
     if not same or data_digest(labels, advance) != entry.labels_sha256:
         raise DertsError(f"{labels if same else pixels} differs from its checksum: {REMAKE}")
 

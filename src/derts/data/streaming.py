@@ -11,7 +11,7 @@ import torch
 from derts.data.table import Table
 
 AHEAD = 2  # batches under way at once
-Arrived = tuple[torch.Tensor, Callable[[], None]]
+Fetched = tuple[torch.Tensor, Callable[[], None]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -31,7 +31,7 @@ class StreamedTable(Table):
     """
 
     target: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    _expected: list[tuple[torch.Tensor, Future[Arrived]]] = field(default_factory=list)
+    _expected: list[tuple[torch.Tensor, Future[Fetched]]] = field(default_factory=list)
     _fetcher: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "derts"))
 
     @staticmethod
@@ -62,7 +62,7 @@ class StreamedTable(Table):
         accept()
         return items
 
-    def _fetch(self, indices: torch.Tensor) -> Arrived:
+    def _fetch(self, indices: torch.Tensor) -> Fetched:
         """The items on the target, and what to call in the thread that uses them."""
         shape = (*indices.shape, *self.item_shape)
         on_gpu = self.target.type == "cuda"

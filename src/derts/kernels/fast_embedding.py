@@ -1,4 +1,4 @@
-"""All that makes a learner fast: precision, kernels, compilation, patch sums, recorded updates."""
+"""All that makes a learner fast: precision, kernels, compilation, patch sums, captured updates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from derts.hardware import fast_math, send
 from derts.kernels import usable_on
 from derts.kernels.fused_cnn4 import can_fuse_cnn4, fused_cnn4
 from derts.kernels.fused_resnet12 import can_fuse_resnet12, fused_resnet12
-from derts.kernels.patch_sums import PatchSums, kernels_know
+from derts.kernels.patch_sums import PatchSums, kernels_read
 from derts.models import CNN4, ResNet12
 from derts.models.embedding import Embedding
 
@@ -31,7 +31,7 @@ class FastEmbedding(Embedding):
         self.device = device
         self.precision = precision
         self.kernels = precision == torch.bfloat16 and usable_on(device)
-        self._known: PatchSums | None = None
+        self._products: PatchSums | None = None
         self._compiled: Callable[[Tensor], Tensor] | None = None
         self._compiled_tasks = 0
 
@@ -74,25 +74,25 @@ class FastEmbedding(Embedding):
         return found.reshape(*images.shape[:2], -1)
 
     def products_of(self, table: Table, indices: Tensor) -> Tensor | None:
-        """Patch products of the images at indices [...], where `know` made those of their table."""
-        if self._known is None or self._known.table is not table:
+        """Patch products of images at indices [...], if `prepare_products` made their table's."""
+        if self._products is None or self._products.table is not table:
             return None
-        return self._known.of(send(indices, self.device))
+        return self._products.of(send(indices, self.device))
 
-    def knows(self, table: Table) -> bool:
+    def products_pay(self, table: Table) -> bool:
         """Whether updates on these images are faster where their patch products are known."""
         if not self.kernels:
             return False
         shape = table.item_shape
         return can_fuse_cnn4(self.backbone, shape) or (
-            can_fuse_resnet12(self.backbone) and kernels_know(shape)
+            can_fuse_resnet12(self.backbone) and kernels_read(shape)
         )
 
-    def know(self, table: Table) -> None:
-        if self.knows(table) and PatchSums.worthwhile(table):
+    def prepare_products(self, table: Table) -> None:
+        if self.products_pay(table) and PatchSums.worthwhile(table):
             from derts.kernels.operations import KernelOperations
 
-            self._known = PatchSums(table, KernelOperations())
+            self._products = PatchSums(table, KernelOperations())
 
     def inner_products(
         self, features: Tensor, rows: Tensor, support: int, tasks_at_once: int
@@ -104,9 +104,9 @@ class FastEmbedding(Embedding):
         return inner_products(features, rows, support)
 
     def captures(self, table: Table) -> bool:
-        """Whether to record updates as CUDA graphs: these images are, or come, to the GPU.
+        """Whether to capture updates as CUDA graphs: these images are, or come, to the GPU.
 
-        A ResNet-12 needs memory for a recorded update beside one that is not. Either may take
+        A ResNet-12 needs memory for a captured update beside one that is not. Either may take
         40 GB for 3,200 images of 84×84.
         """
         if not self.kernels or table.gathers_to != self.device:

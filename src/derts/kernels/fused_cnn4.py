@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from derts.kernels.patch_sums import folded, is_plain, kernels_know, norm_of
+from derts.kernels.patch_sums import folded, is_plain, kernels_read, norm_of
 from derts.models.cnn4 import CNN4, ConvBlock
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def can_fuse_cnn4(backbone: torch.nn.Module, image_shape: Sequence[int]) -> TypeGuard[CNN4]:
     """Whether `fused_cnn4` knows the backbone, in its present mode, and the images' shape."""
-    if not isinstance(backbone, CNN4) or not kernels_know(image_shape):
+    if not isinstance(backbone, CNN4) or not kernels_read(image_shape):
         return False
     blocks = _blocks(backbone)
     return blocks[0].conv.out_channels in (16, 32, 64, 128) and all(

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from derts.kernels.patch_sums import Norm, folded, is_plain, kernels_know, norm_of
+from derts.kernels.patch_sums import Norm, folded, is_plain, kernels_read, norm_of
 from derts.models.batch_norm import BatchNorm
 from derts.models.embedding import normalised
 from derts.models.resnet12 import SLOPE, ResidualBlock, ResNet12
@@ -47,7 +47,7 @@ def fused_resnet12(
     """
     first, *others = backbone.blocks
     assert isinstance(first, ResidualBlock)
-    if kernels_know(images.shape[1:]):
+    if kernels_read(images.shape[1:]):
         values = _first_block(first, images, operations, products)
     else:
         values = _block(first, normalised(images, dtype), operations)

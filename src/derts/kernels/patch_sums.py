@@ -37,7 +37,7 @@ class Norm(NamedTuple):
     batch: bool
 
 
-def kernels_know(image_shape: Sequence[int]) -> bool:
+def kernels_read(image_shape: Sequence[int]) -> bool:
     """Whether kernels read pixels of images [height, width, channels]."""
     height, width, channels = image_shape
     return height % 2 == 0 and width % 2 == 0 and channels <= 3
@@ -116,10 +116,6 @@ def _running(norm: BatchNorm) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def _move(norm: BatchNorm, mean: Tensor, variance: Tensor, count: int) -> None:
     """Running statistics move as nn.BatchNorm2d moves them."""
-    running_mean, running_variance = _running(norm)
-    momentum = norm.momentum or 0.1
-    running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-    unbiased = variance * (count / max(count - 1, 1))
-    running_variance.lerp_(unbiased.to(running_variance.dtype), momentum)
+    norm.move_statistics(mean, variance * (count / max(count - 1, 1)))
     assert norm.num_batches_tracked is not None
     norm.num_batches_tracked.add_(1)

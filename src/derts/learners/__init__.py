@@ -12,6 +12,7 @@ from derts.learners.maml import MAML
 from derts.learners.protonet import ProtoNet
 from derts.models import FineTuned, build_backbone
 from derts.models.pretrained import Pretrained, load_pretrained
+from derts.tasks.randomness import torch_seeded
 
 __all__ = ["ANIL", "MAML", "AnyLearner", "Learner", "Outcome", "ProtoNet", "build_learner"]
 
@@ -46,8 +47,7 @@ def build_learner(
         return found
     learner = learner.resolved()
     smoothing, per_task = learner.smoothing or 0.0, model.batch_norm == "task"
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with torch_seeded(seed):
         backbone = build_backbone(model, item_shape, pretrained)
         if learner.name == "protonet":
             return ProtoNet(backbone, way, learner.distance_divisor, smoothing, per_task)

@@ -20,7 +20,7 @@ ROWS = 4096  # the same for rows of features
 MAML_ON_GPU, MAML_ON_CPU = 16, 4  # tasks of MAML at once, which has no embedding
 GPU_STEP = 800  # a GPU library tries its algorithms anew for each new number of images
 
-Named = tuple[Tensor, Tensor]
+DistinctImages = tuple[Tensor, Tensor]
 
 
 class TaskFeatures(NamedTuple):
@@ -47,7 +47,7 @@ def evaluation_mode(learner: Learner[Any]) -> Iterator[None]:
         learner.train(was_training)
 
 
-def named_images(indices: Tensor, count: int) -> Named:
+def distinct_images(indices: Tensor, count: int) -> DistinctImages:
     """The different ones of indices [...] below `count`, ascending, and where each is in them."""
     # cheaper than sorting
     present = torch.zeros(count, dtype=torch.bool, device=indices.device)
@@ -81,12 +81,12 @@ def task_features(
     pool: TaskPool,
     tasks_at_once: int = 256,
     clock: Clock | None = None,
-    named: Named | None = None,
+    distinct: DistinctImages | None = None,
 ) -> Iterator[TaskFeatures]:
     """The pool in order, `tasks_at_once` tasks at a time; call inside `evaluation_mode`.
 
-    A clock counts the time for embedding as "embedding". `named`: the `named_images` of a pool
-    whose features surely fit, where they are known: a GPU is then not asked for them.
+    A clock counts the time for embedding as "embedding". `distinct`: the `distinct_images` of
+    a pool whose features surely fit, where they are known: a GPU is then not asked for them.
     """
     if not learner.embeds:
         most = MAML_ON_GPU if learner.device.type == "cuda" else MAML_ON_CPU
@@ -94,9 +94,9 @@ def task_features(
             support, query = images.gather(part.support), images.gather(part.query)
             yield TaskFeatures(part, learner.features(support), learner.features(query))
         return
-    if named is not None:
-        features = embed_images(learner, images, named[0])
-        embedded = iter([(pool, features, send(named[1], learner.device))])
+    if distinct is not None:
+        features = embed_images(learner, images, distinct[0])
+        embedded = iter([(pool, features, send(distinct[1], learner.device))])
     else:
         embedded = _embedded(learner, images, pool, tasks_at_once, clock)
     for part, features, places in embedded:
@@ -140,7 +140,7 @@ def _embedded(
     for part in pool.split(piece):
         with clock.phase("embedding"):
             indices = [send(x, learner.device) for x in (part.support, part.query)]
-            named, places = named_images(torch.cat(indices, 1), len(images))
-            features = embed_images(learner, images, named)
+            found, places = distinct_images(torch.cat(indices, 1), len(images))
+            features = embed_images(learner, images, found)
             clock.settle("embedding")
         yield part, features, places

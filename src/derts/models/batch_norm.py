@@ -42,7 +42,7 @@ class BatchNorm(nn.BatchNorm2d):
     def _by_group(self, x: torch.Tensor) -> torch.Tensor:
         grouped = x.unflatten(0, (self.groups, -1)).to(self.weight.dtype)
         variance, mean = torch.var_mean(grouped, (1, 3, 4), correction=0)  # [groups, channels]
-        self._remember(mean.detach().mean(0), variance.detach().mean(0))
+        self.move_statistics(mean.detach().mean(0), variance.detach().mean(0))
         each = len(x) // self.groups
         return self._normalise(
             x, mean.repeat_interleave(each, 0), variance.repeat_interleave(each, 0)
@@ -58,11 +58,11 @@ class BatchNorm(nn.BatchNorm2d):
         variance = total(spread) / count
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
-        self._remember(mean.detach(), variance.detach() * count / (count - 1).clamp(min=1))
+        self.move_statistics(mean.detach(), variance.detach() * count / (count - 1).clamp(min=1))
         return self._normalise(x, mean[None], variance[None])
 
     @torch.no_grad()
-    def _remember(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
+    def move_statistics(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
         """Move the running statistics towards those of a batch: [channels] each."""
         momentum = self.momentum or 0.1
         for running, new in ((self.running_mean, mean), (self.running_var, variance)):

@@ -91,10 +91,10 @@ class Embedding:
         return torch.cat(products)
 
     def captures(self, table: Table) -> bool:
-        """Whether to record updates on these images as CUDA graphs."""
+        """Whether to capture updates on these images as CUDA graphs."""
         return False
 
-    def know(self, table: Table) -> None:
+    def prepare_products(self, table: Table) -> None:
         """Prepare `products_of` for a table that updates draw from, where it pays."""
 
     def fast_math(self) -> AbstractContextManager[None]:

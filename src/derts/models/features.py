@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from derts.data.table import Table
-from derts.tasks.randomness import generator
+from derts.tasks.randomness import generator, torch_seeded
 
 LENGTH = 32.0  # root mean square length of a row after `fit`: what the learners' defaults are for
 SAMPLE = 1 << 23  # numbers of a table that are looked at for its main directions
@@ -66,6 +66,5 @@ class FeatureBackbone(nn.Module):
         length = float(rows.square().sum(1).mean().sqrt())
         self.scale.fill_(LENGTH / length if length else 1.0)
         if self.kind != "none" and self.dim < min(rows.shape):
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)
+            with torch_seeded(0):
                 self.weight.copy_(torch.svd_lowrank(rows, self.dim)[2].T / GAIN)

@@ -17,8 +17,8 @@ from derts.paper.collect import (
     result_files,
     save_results,
 )
-from derts.paper.figures import DRAWN, draw_figures
-from derts.paper.report import as_html, make_report, markdown, print_report, read_report
+from derts.paper.figures import DRAWN, draw_pictures
+from derts.paper.report import as_html, markdown, print_report, read_report, table_report
 from derts.paper.runs import GridRun, Scale, make_runs, point, seeds_in, to_run
 from derts.report.tables import table_text
 
@@ -143,14 +143,14 @@ class Experiment:
                 whole_table = with_references(cells(name))
                 written += save_results(file, name, whole_table, held, self.scale.notes())
             elif not whole.is_file():
-                print_report(make_report(name, asked, {}, [f"There is no {whole}."]))
+                print_report(table_report(name, asked, {}, [f"There is no {whole}."]))
                 continue
             print_report(read_report(whole, asked))
             report = read_report(whole)
             for suffix, text in ((".md", markdown(report)), (".html", as_html(report))):
                 write_atomically(file.with_suffix(suffix), text.encode())
                 written.append(file.with_suffix(suffix))
-            written += draw_figures(name, runs, file, None if source is None else whole)
+            written += draw_pictures(name, runs, file, None if source is None else whole)
         return written
 
     def _check_source(self, source: Path) -> None:

@@ -47,7 +47,9 @@ class Curve:
     loss: tuple[float, ...]
 
 
-def draw_figures(name: str, runs: Sequence[GridRun], file: Path, source: Path | None) -> list[Path]:
+def draw_pictures(
+    name: str, runs: Sequence[GridRun], file: Path, source: Path | None
+) -> list[Path]:
     """Draw from runs, or from results at `source` where given; the files written.
 
     `file` and `source` are a table's JSON files: pictures and curves lie beside them.

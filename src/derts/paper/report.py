@@ -104,10 +104,10 @@ def print_report(report: TableReport) -> None:
 def read_report(path: Path, asked: Sequence[Cell] | None = None) -> TableReport:
     """The report of a table from the JSON file that a run of the grid wrote; all cells or some."""
     name, results, notes = load_results(path)
-    return make_report(name, cells(name) if asked is None else asked, results, notes)
+    return table_report(name, cells(name) if asked is None else asked, results, notes)
 
 
-def make_report(
+def table_report(
     name: str,
     asked: Sequence[Cell],
     results: Results,

@@ -3,11 +3,9 @@
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from derts.errors import DertsError
-
-Event = dict[str, Any]
+from derts.training.run_folder import Event
 
 
 def tensorboard_listener(folder: Path) -> Callable[[Event], None]:

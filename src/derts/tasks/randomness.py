@@ -1,7 +1,8 @@
-"""Seeded generators that never share a stream by accident."""
+"""Seeded generators that never share a stream by accident, and torch's own begun at a seed."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -20,6 +21,16 @@ def generator(seed: Seed) -> torch.Generator:
 def numpy_generator(seed: Seed) -> np.random.Generator:
     """The same of numpy, whose small draws cost less and never wait for other threads."""
     return np.random.Generator(np.random.PCG64(int.from_bytes(_digest(seed)[:16], "little")))
+
+
+@contextmanager
+def torch_seeded(seed: int) -> Iterator[None]:
+    """Within the block torch's random numbers on the CPU begin at a seed; afterwards they go on as
+    if nothing had been drawn. `torch.manual_seed` would begin those of every GPU anew as well.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 def _digest(seed: Seed) -> bytes:

@@ -49,7 +49,7 @@ class TaskSampler:
         indices, sizes = self.indices, self.sizes
         each = max(count, images // len(sizes))
         if 0 < images < len(indices) and each < sizes.max():
-            indices, sizes = self._some(each, random)
+            indices, sizes = self._fewer_images(each, random)
         classes = draw_distinct(np.full(tasks, len(sizes)), way, random)
         flat = classes.ravel()
         positions = draw_distinct(sizes[flat], count, random)
@@ -71,7 +71,7 @@ class TaskSampler:
         given = (support, support_labels, query_images, query_labels)
         return TaskPool(*given, parts[-2], parts[-1], way, recipe, known)
 
-    def _some(self, each: int, random: Random) -> tuple[Integers, Integers]:
+    def _fewer_images(self, each: int, random: Random) -> tuple[Integers, Integers]:
         """Indices and sizes of classes of which at most `each` images are left, drawn uniformly."""
         large = np.flatnonzero(self.sizes > each)
         groups = list(self.groups)

@@ -68,7 +68,7 @@ class GuardedStep:
         return torch.cat(parts) if parts else torch.zeros(0)
 
 
-class Window:
+class UpdateWindow:
     """One event's worth of updates, and the count of all that were skipped.
 
     values   [3] each: mean loss, mean accuracy, gradient norm of an update, where it was computed
@@ -105,7 +105,7 @@ class Window:
                 raise BadNumbersError(config, number, tasks[bad] if bool(bad.any()) else tasks)
 
     def event(self, seconds: Mapping[str, float]) -> Event:
-        """What the record says of the finite updates; `seconds` is the clock's count at the end."""
+        """What the log says of the finite updates; `seconds` is the clock's count at the end."""
         found, spent = {}, spent_since(self.before, seconds)
         values = torch.stack(self.values).double().cpu()
         values = values[values.isfinite().all(1)]

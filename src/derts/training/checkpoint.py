@@ -96,8 +96,8 @@ def weights_of(learner: torch.nn.Module) -> Weights:
     return {name: value.detach().clone() for name, value in learner.state_dict().items()}
 
 
-def judged_weights(state: Mapping[str, Any]) -> Weights:
-    """Of a checkpoint's state, the weights that its run is judged by: the best, or the last."""
+def best_weights(state: Mapping[str, Any]) -> Weights:
+    """Of a checkpoint's state, the weights that validation found best, or the last ones."""
     weights: Weights = state["best"]["weights"] if state.get("best") else state["learner"]
     return weights
 

@@ -122,7 +122,7 @@ class Driver:
         found = trainer.group.same(self._result_at(trainer.update))
         if found is not None:
             return found
-        evaluation = trainer.judge(trainer.config.evaluation.split)
+        evaluation = trainer.evaluate_best(trainer.config.evaluation.split)
         if at_end:
             trainer.log(evaluation_event("evaluation", trainer, evaluation))
         result = make_result(trainer, evaluation, self.events())

@@ -17,7 +17,7 @@ from derts.errors import DertsError, InterruptedRunError, say
 from derts.files import locked
 from derts.hardware import choose_device
 from derts.progress import Advance, progress, unheard
-from derts.training.checkpoint import State, checkpoint_files, judged_weights, newest_checkpoint
+from derts.training.checkpoint import State, best_weights, checkpoint_files, newest_checkpoint
 from derts.training.drawing import draw_tasks, evaluation_tasks, training_sampler
 from derts.training.driver import Driver, Listen
 from derts.training.memory import check_memory
@@ -158,7 +158,7 @@ def open_trainer(path: Path | str, tables: Tables | None = None, *, last: bool =
     trainer = Trainer(run.config, open_data(run.data()) if tables is None else tables)
     state = _load_newest(trainer, run)
     if not last:
-        trainer.learner.load_state_dict(judged_weights(state))
+        trainer.learner.load_state_dict(best_weights(state))
     return trainer
 
 
@@ -206,7 +206,7 @@ def _load_newest(trainer: Trainer, run: Run) -> State:
         return {}
     path, state = found
     try:
-        trainer.learner.load_state_dict(judged_weights(state))  # these must fit too
+        trainer.learner.load_state_dict(best_weights(state))  # these must fit too
         trainer.load_state_dict(state)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"this config and data (images {'×'.join(map(str, trainer.item_shape))})"

@@ -69,8 +69,7 @@ class Run:
     def found_data(self) -> str | None:
         """Where the run's data is: as its config names it, as it lay to the run, or near the run.
 
-        A store is known by its fingerprint. Built-in data, and that of a run which is older than
-        the record of it, is as the config names it.
+        A store is known by its fingerprint. Built-in data is as the config names it.
         """
         here, named = self.path.resolve(), self.config.data
 

@@ -1,6 +1,6 @@
 """One update, and where it runs: forward, weigh, backward, clip and the optimiser's step.
 
-Plain or recorded as CUDA graphs, by one process or by several that share a meta-batch.
+Plain or captured as CUDA graphs, by one process or by several that share a meta-batch.
 """
 
 import inspect
@@ -25,7 +25,7 @@ from derts.models.batch_norm import set_total
 from derts.tasks.pool import TaskPool
 from derts.training.bad_numbers import GuardedStep
 
-WARM_UPS = 2  # before a recording
+WARM_UPS = 2  # before a capture
 
 
 def place_learner(learner: Learner[Any], config: TrainConfig, device: torch.device) -> None:
@@ -88,7 +88,7 @@ class Updater:
         self.captures = alone and learner.embedding.captures(images)
         held = images.device == learner.device
         if alone and held and not config.augment.active and not learner.per_task_statistics:
-            learner.embedding.know(images)
+            learner.embedding.prepare_products(images)
         self._captured: CapturedUpdate | None = None
         rate = config.optimiser.lr
         assert rate is not None
@@ -177,11 +177,11 @@ class CapturedUpdate:
     def __init__(self, updater: Updater, pool: TaskPool) -> None:
         learner, images, optimiser = updater.learner, updater.images, updater.optimiser
         self.pool = pool.to(learner.device).clone()  # every update's tasks are written over it
-        self.arrived: Arrived | None = None
+        self.streamed: StreamedBatch | None = None
         if isinstance(images, StreamedTable):
-            self.arrived = Arrived(images, self.pool)
-            self.arrived.take(pool)
-            images, self.pool = self.arrived.table, self.arrived.pool
+            self.streamed = StreamedBatch(images, self.pool)
+            self.streamed.take(pool)
+            images, self.pool = self.streamed.table, self.streamed.pool
         self.weights = torch.ones(len(pool), device=learner.device)
         kept = [buffer.clone() for buffer in learner.buffers()]
         optimiser.zero_grad(set_to_none=True)
@@ -202,7 +202,7 @@ class CapturedUpdate:
             self.loss = (self.losses * self.weights).mean()
             self.loss.backward()
             self.numbers = updater.finish(self.losses.detach(), self.accuracies)
-        # nothing keeps the recorded graph of gradients alive: eager backward passes build their own
+        # nothing keeps the captured graph of gradients alive: eager backward passes build their own
         self.losses, self.loss = self.losses.detach(), self.loss.detach()
         # held, because the graph writes to them even when the parameters get others
         self.gradients = [value.grad for value in learner.parameters()]
@@ -210,7 +210,7 @@ class CapturedUpdate:
             buffer.copy_(value)
 
     def fits(self, pool: TaskPool) -> bool:
-        """Whether a meta-batch has the shape that was recorded."""
+        """Whether a meta-batch has the shape that was captured."""
         return (
             pool.support.shape == self.pool.support.shape
             and pool.query.shape == self.pool.query.shape
@@ -222,10 +222,10 @@ class CapturedUpdate:
         names = ["support_labels", "query_labels"]
         if self.pool.augmentation is not None:
             names.append("augmentation")
-        if self.arrived is None:
+        if self.streamed is None:
             names += ["support", "query"]
         else:
-            self.arrived.take(pool)
+            self.streamed.take(pool)
         for name in names:
             getattr(self.pool, name).copy_(_pinned(getattr(pool, name)), non_blocking=True)
         self.forward.replay()
@@ -243,8 +243,8 @@ def _pinned(values: Tensor) -> Tensor:
     return values.pin_memory() if values.device.type == "cpu" else values
 
 
-class Arrived:
-    """Where streamed images of a meta-batch arrive on the GPU, for recorded kernels to read.
+class StreamedBatch:
+    """Where streamed images of a meta-batch arrive on the GPU, for captured kernels to read.
 
     `table` holds the images, `pool`, with the memory of the one given, names them by their place.
     """

@@ -21,7 +21,7 @@ from derts.models import FeatureBackbone, FineTuned
 from derts.progress import Advance, Progress, silent, unheard
 from derts.selection import build_strategy
 from derts.selection.strategy import Context
-from derts.training.bad_numbers import IN_A_ROW, Window, usable_losses
+from derts.training.bad_numbers import IN_A_ROW, UpdateWindow, usable_losses
 from derts.training.checkpoint import weights_of
 from derts.training.drawing import TaskDrawer, evaluation_tasks, training_images
 from derts.training.label_looks import LabelLooks, label_obstacle
@@ -89,7 +89,7 @@ class Trainer:
         self.clock = Clock(self.device)
         self.update = self.tasks_trained = 0
         self.best: dict[str, Any] | None = None
-        self.window = Window()
+        self.window = UpdateWindow()
         self._acting: list[str] = []
         by_validation = "val" in tables and config.strategy.name == "ats"
         self.context = Context(
@@ -189,8 +189,8 @@ class Trainer:
             self.best = {"update": self.update, "accuracy": found.mean, "weights": weights}
         return found
 
-    def judge(self, split: str) -> Evaluation:
-        """Accuracy on a split of the weights that the run is judged by: the last, or the best."""
+    def evaluate_best(self, split: str) -> Evaluation:
+        """Accuracy on a split of the weights that validation found best, or of the last ones."""
         if self.best is None:
             return self.evaluate(split)
         own = weights_of(self.learner)

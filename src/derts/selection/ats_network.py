@@ -1,4 +1,4 @@
-"""What ATS knows of a task, the small network that scores tasks by it, and sampling by scores.
+"""The network of ATS: what it knows of a task, scores by that, and sampling by scores.
 
 All tasks are looked at together, without touching the learner.
 """
@@ -18,9 +18,10 @@ from derts.distributed import Group
 from derts.hardware import send
 from derts.learners.anil import ANIL
 from derts.learners.base import query_losses
-from derts.learners.embedding import Named, TaskFeatures, evaluation_mode, task_features
+from derts.learners.embedding import DistinctImages, TaskFeatures, evaluation_mode, task_features
 from derts.learners.maml import MAML, AdaptedNetwork
 from derts.tasks import TaskPool, generator
+from derts.tasks.randomness import torch_seeded
 
 Layers = list[Tensor]
 OuterLoss = Callable[[Tensor], Tensor]  # of the tasks at some indices: their mean, with a graph
@@ -42,12 +43,12 @@ class TaskSignals(NamedTuple):
 
 
 def observe_tasks(
-    learner: ANIL | MAML, images: Table, pool: TaskPool, named: Named, group: Group,
+    learner: ANIL | MAML, images: Table, pool: TaskPool, distinct: DistinctImages, group: Group,
     device: torch.device,
 ) -> tuple[TaskSignals, OuterLoss]:  # fmt: skip
     """Signals on a device, and losses for later; call within `evaluation_mode`, with a graph.
 
-    ANIL alone embeds every different image, `named`, once: whichever tasks' loss is asked for, the
+    ANIL alone embeds each of the `distinct_images` once: whichever tasks' loss is asked for, the
     forward pass has been made. With indices on a GPU the loss makes no program wait.
     """
     if isinstance(learner, MAML) or not group.alone:
@@ -55,8 +56,8 @@ def observe_tasks(
         signals = TaskSignals(*(group.gather(values, len(pool)) for values in mine))
         there = pool.to(device)
         return signals, lambda which: learner.outer_loss(images, there[which]).loss
-    features = learner.features(images.gather(named[0])[None])[0]
-    places, here = send(named[1], learner.device), pool.to(learner.device)
+    features = learner.features(images.gather(distinct[0])[None])[0]
+    places, here = send(distinct[1], learner.device), pool.to(learner.device)
     shots = pool.support.shape[1]
 
     def loss(which: Tensor) -> Tensor:
@@ -128,9 +129,7 @@ class Scheduler(nn.Module):
     @classmethod
     def from_seed(cls, seed: int) -> Scheduler:
         """A fresh one whose weights depend on the seed alone."""
-        with torch.random.fork_rng(devices=[]):
-            # torch.manual_seed would seed all GPUs as well
-            torch.default_generator.manual_seed(generator((seed, "scheduler")).initial_seed())
+        with torch_seeded(generator((seed, "scheduler")).initial_seed()):
             return cls()
 
     def forward(self, signals: TaskSignals, step: Tensor) -> Tensor:

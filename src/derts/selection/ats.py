@@ -1,4 +1,6 @@
-"""ATS as a strategy: each update it tries a batch, learns from its reward and picks the real one.
+"""ATS, the adaptive task scheduler (Yao et al., NeurIPS 2021): a small network picks the tasks.
+
+Each update it tries a batch, learns from its reward and picks the real one.
 
 It is rewarded by accuracy on validation classes, which no other strategy here sees: say so
 wherever its numbers stand beside theirs. Two slips of the code its authors released are not
@@ -22,8 +24,8 @@ from derts.errors import DertsError
 from derts.evaluation import accuracies
 from derts.hardware import one_thread
 from derts.learners import ANIL, MAML
-from derts.learners.embedding import evaluation_mode, in_round_numbers, named_images
-from derts.selection.ats.scheduler import (
+from derts.learners.embedding import distinct_images, evaluation_mode, in_round_numbers
+from derts.selection.ats_network import (
     STEPS_OF_PROGRESS,
     OuterLoss,
     Scheduler,
@@ -44,7 +46,7 @@ class DecisionInputs(NamedTuple):
     """All that an update's decision depends on beside learner and scheduler."""
 
     candidates: TaskPool
-    images: Tensor  # this and the next: their `named_images`
+    images: Tensor  # this and the next: their `distinct_images`
     places: Tensor
     rewarding: TaskPool  # clean tasks for the reward
     reward_images: Tensor
@@ -64,8 +66,8 @@ class DecisionInputs(NamedTuple):
         return DecisionInputs(*parts)
 
 
-Recorded = tuple[torch.cuda.CUDAGraph, DecisionInputs, Tensor]
-"""A decision, where it finds its inputs, and where it leaves the chosen positions."""
+CapturedDecision = tuple[torch.cuda.CUDAGraph, DecisionInputs, Tensor]
+"""A decision as a CUDA graph, where it finds its inputs, and where it leaves the positions."""
 
 
 class AdaptiveScheduler(Strategy):
@@ -83,7 +85,7 @@ class AdaptiveScheduler(Strategy):
         self.baseline: Tensor | None = None
         self.steps = 0
         self._images_per_task = 0
-        self._recorded: Recorded | None = None
+        self._captured: CapturedDecision | None = None
         self._ahead: tuple[int, Future[DecisionInputs]] | None = None
         self._drawer = ThreadPoolExecutor(1, "derts-draw")
 
@@ -110,9 +112,9 @@ class AdaptiveScheduler(Strategy):
         with context.clock.phase("pool"):
             inputs = self._inputs(context)
         self.steps += 1
-        self._recorded = self._recorded or self._record(context, inputs)
-        if self._recorded is not None:
-            graph, here, chosen = self._recorded
+        self._captured = self._captured or self._capture(context, inputs)
+        if self._captured is not None:
+            graph, here, chosen = self._captured
             pairs = list(zip(here.tensors(), inputs.tensors(), strict=True))
             if all(mine.shape == other.shape for mine, other in pairs):
                 with context.clock.phase("selecting"):
@@ -123,7 +125,7 @@ class AdaptiveScheduler(Strategy):
         chosen = self._decide(context, inputs)
         return MetaBatch(inputs.candidates.to(chosen.device)[chosen])
 
-    def _record(self, context: Context, inputs: DecisionInputs) -> Recorded | None:
+    def _capture(self, context: Context, inputs: DecisionInputs) -> CapturedDecision | None:
         """A decision as a CUDA graph where that can be, once a plain one has compiled all."""
         learner, validation = context.learner, context.validation_images
         assert validation is not None
@@ -160,8 +162,8 @@ class AdaptiveScheduler(Strategy):
         noise = gumbel(2, count, generator((context.seed, "ats", update)))
         device = context.learner.device
         return DecisionInputs(
-            *_named(device, candidates, context.images),
-            *_named(device, rewarding, context.validation_images),
+            *_with_images(device, candidates, context.images),
+            *_with_images(device, rewarding, context.validation_images),
             noise,
             *(torch.zeros(1),) * 2,
         ).pinned_for(device)
@@ -174,10 +176,10 @@ class AdaptiveScheduler(Strategy):
             value.to(self.device, non_blocking=True)
             for value in (inputs.noise, inputs.step, inputs.temperature)
         )
-        named, pool, group = (inputs.images, inputs.places), inputs.candidates, context.group
+        distinct, pool, group = (inputs.images, inputs.places), inputs.candidates, context.group
         with evaluation_mode(learner), torch.enable_grad():
             with clock.phase("estimating"):
-                seen = observe_tasks(learner, context.images, pool, named, group, self.device)
+                seen = observe_tasks(learner, context.images, pool, distinct, group, self.device)
                 signals, outer_loss = seen
             with clock.phase("selecting"):
                 with one_thread():
@@ -202,12 +204,12 @@ class AdaptiveScheduler(Strategy):
         parameters = [value for value in learner.parameters() if value.requires_grad]
         steps = torch.autograd.grad(outer_loss(tried), parameters)
         kept = [value.detach().clone() for value in parameters]
-        named = (inputs.reward_images, inputs.reward_places) if learner.embeds else None
+        distinct = (inputs.reward_images, inputs.reward_places) if learner.embeds else None
         with torch.no_grad():
             torch._foreach_sub_(parameters, steps, alpha=learner.inner_lr)
-            found = accuracies(learner, context.validation_images, inputs.rewarding, named).mean()
+            each = accuracies(learner, context.validation_images, inputs.rewarding, distinct)
             torch._foreach_copy_(parameters, kept)
-        return found
+        return each.mean()
 
     def _learn(self, reward: Tensor) -> None:
         """One REINFORCE step from the gradients of −likelihood; baseline: a running mean."""
@@ -234,15 +236,17 @@ class AdaptiveScheduler(Strategy):
         self.optimiser.load_state_dict(state["ats_optimiser"])
         for group in self.optimiser.param_groups:  # this device's affair, not the state's
             group["capturable"] = self.device.type == "cuda"
-        self._recorded = self.baseline = None
+        self._captured = self.baseline = None
         self.steps, baseline = state["ats_steps"], state["ats_baseline"]
         if baseline is not None:
             self.baseline = torch.tensor(baseline, dtype=torch.float64, device=self.device)
 
 
-def _named(device: torch.device, pool: TaskPool, table: Table) -> tuple[TaskPool, Tensor, Tensor]:
-    """A pool and its `named_images`; for a GPU the last image is named a few times more:
-    convolutions of a size that they have not met take long to plan.
+def _with_images(
+    device: torch.device, pool: TaskPool, table: Table
+) -> tuple[TaskPool, Tensor, Tensor]:
+    """A pool and its `distinct_images`; for a GPU the last image is repeated
+    `in_round_numbers`: convolutions of a size that they have not met take long to plan.
     """
-    images, places = named_images(torch.cat((pool.support, pool.query), 1), len(table))
+    images, places = distinct_images(torch.cat((pool.support, pool.query), 1), len(table))
     return pool, in_round_numbers(images) if device.type == "cuda" else images, places
