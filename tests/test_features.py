@@ -95,6 +95,7 @@ def test_inspect_and_clean(
     review.write_text(f"path,split,decision,new class\n{first_path},{split},drop,\n")
     words = ["clean", *where, str(tmp_path / "clean"), "--quiet", "--drop", "--apply", str(review)]
     assert run(words) == 0
+    assert ("derts data prepare the file" in capsys.readouterr().out) == (looked_at == "file")
     changed = table(tmp_path / "clean" / "changes.csv")
     assert changed[0]["path"] == listed[0]["path"]
     left = sum(map(len, open_store(tmp_path / "clean").values()))

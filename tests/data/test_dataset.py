@@ -74,7 +74,6 @@ def test_dictionaries_as_hugging_face_gives_them() -> None:
     np.testing.assert_array_equal(table.images[0], table.images[1])
 
 
-@pytest.mark.filterwarnings("ignore")  # of its own packages
 def test_a_dataset_of_hugging_face() -> None:
     datasets = pytest.importorskip("datasets", reason="Hugging Face's datasets is not installed")
     features = datasets.Features(
