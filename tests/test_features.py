@@ -65,6 +65,8 @@ def test_a_run_on_features_learns_and_reports_names(folder: Path) -> None:
     result = json.loads((folder / "run" / "result.json").read_text())
     assert result["accuracy"] > 60
     assert result["item_shape"] == [200]
+    (note,) = [one for one in result["notes"] if "class means without training reach" in one]
+    assert "made it better" in note or "did not make it better" in note
     assert run(["report", str(folder / "run"), "--out", str(folder / "page.html")]) == 0
     page = (folder / "page.html").read_text()
     assert '<span class="name' in page
@@ -93,6 +95,7 @@ def test_inspect_and_clean(
     review.write_text(f"path,split,decision,new class\n{first_path},{split},drop,\n")
     words = ["clean", *where, str(tmp_path / "clean"), "--quiet", "--drop", "--apply", str(review)]
     assert run(words) == 0
+    assert ("derts data prepare the file" in capsys.readouterr().out) == (looked_at == "file")
     changed = table(tmp_path / "clean" / "changes.csv")
     assert changed[0]["path"] == listed[0]["path"]
     left = sum(map(len, open_store(tmp_path / "clean").values()))
@@ -114,6 +117,14 @@ def test_predict_by_rows_with_labels(folder: Path, tmp_path: Path, exported: boo
     of_these = zip(found[: 4 * 24], true, strict=False)
     assert np.mean([row["label"] == name for row, name in of_these]) > 0.9
     assert not out.with_suffix(".png").exists()
+
+
+def test_a_store_of_features_as_support(folder: Path, tmp_path: Path) -> None:
+    out, rows = tmp_path / "labels.csv", str(folder / "unlabelled.npz")
+    words = ["predict", str(folder / "run"), "--support", str(folder / "store"), "--query", rows]
+    assert run([*words, "--out", str(out), "--quiet"]) == 0
+    found, (_, true) = [row["label"] for row in table(out)], newsgroups()
+    assert np.mean([one == name for one, name in zip(found, true, strict=True)]) > 0.6
 
 
 def test_arrays_by_class_name(folder: Path) -> None:
@@ -145,7 +156,9 @@ def test_known_errors(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     [
         (["predict", "run", "--support", "narrow.npz", "--query", "news.npz"], "7 features a row"),
         (["predict", "run", "--support", "nan.npz", "--query", "news.npz"], "has nan in column 0"),
-        (["predict", "run", "--support", "store", "--query", "news.npz"], "give a .npz, .npy or"),
+        (["predict", "run", "--support", "images", "--query", "news.npz"], "images holds images"),
+        (["predict", "run", "--support", "thin", "--query", "news.npz"], "3 features a row"),
+        (["predict", "run", "--support", ".", "--query", "news.npz"], "give a .npz, .npy or"),
         (["predict", "run", "--support", "unlabelled.npz", "--query", "news.npz"], "no labels"),
         (["predict", "run", "--support", "one.npz", "--query", "news.npz"], "1 classes"),
         (["inspect", "--features", "one.npz", "--quiet"], "two classes"),
@@ -170,6 +183,10 @@ def test_bad_input_is_one_line(
     np.savez(folder / "narrow.npz", features=rows[:, :7], labels=labels)
     np.savez(folder / "nan.npz", features=np.where(rows == 0, np.nan, rows), labels=labels)
     np.savez(folder / "one.npz", features=rows, labels=["a"] * len(rows))
+    images = derts.ImageTable(torch.zeros(2, 4, 4, 1).byte(), torch.arange(2), ("a", "b"))
+    thin = derts.FeatureTable(torch.eye(3), torch.tensor([0, 0, 1]), ("a", "b"))
+    for name, item in (("images", images), ("thin", thin)):
+        save_table({"train": item}, folder / name, overwrite=True)
     monkeypatch.chdir(folder)
     capsys.readouterr()
     assert run(words) == 2

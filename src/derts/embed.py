@@ -57,17 +57,24 @@ def embed_store(
 
 
 def stored_examples(store: Path | str, backbone: str) -> dict[str, list[Pixels] | Tensor]:
-    """The items of all splits of a store, by class: images, or features by the backbone."""
+    """The items of all splits of a store, by class: images, or features by the backbone.
+
+    Without a backbone: features, whatever made them.
+    """
     made_by = (store_settings(store).get("embedded_by") or {}).get("backbone")
     rows: dict[str, list[Tensor]] = {}
     for table in open_data(store).values():
-        if isinstance(table, FeatureTable) and made_by != backbone:
+        of_features = isinstance(table, FeatureTable)
+        if not backbone and not of_features:
+            wrong = f"{store} holds images, and the model was trained on features"
+            raise DertsError(f"{wrong}: give features, made the same way")
+        if backbone and of_features and made_by != backbone:
             wrong = f"{store} holds features by {made_by or 'something else'}, not by {backbone}"
             raise DertsError(f"{wrong}: give images, or embed them with it")
         for name, indices in zip(table.class_names, table.class_indices(), strict=True):
             rows.setdefault(name, []).extend(table.gather(indices))
     return {
-        name: [row.numpy() for row in found] if made_by is None else torch.stack(found)
+        name: torch.stack(found) if found[0].ndim == 1 else [row.numpy() for row in found]
         for name, found in rows.items()
         if found
     }

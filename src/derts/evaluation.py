@@ -48,6 +48,20 @@ def evaluate(learner: Learner[Any], images: Table, pool: TaskPool) -> Evaluation
     return Evaluation(tuple(round(value, 4) for value in percent.tolist()), images.split)
 
 
+def gain_note(trained: Evaluation, before: Evaluation) -> str:
+    """What training changed on the same tasks, in words.
+
+    >>> gain_note(Evaluation((50.0, 70.0), "test"), Evaluation((51.0, 71.0), "test"))
+    'class means without training reach 61.00%: training did not make it better (-1.00 ± 0.00)'
+    """
+    pairs = zip(trained.accuracies, before.accuracies, strict=True)
+    change = Evaluation(tuple(after - first for after, first in pairs), trained.split)
+    amount = f"({change.mean:+.2f} ± {change.interval:.2f})"
+    verb = "made" if change.mean > change.interval else "did not make"
+    reached = f"class means without training reach {before.mean:.2f}%"
+    return f"{reached}: training {verb} it better {amount}"
+
+
 def accuracies(
     learner: Learner[Any], images: Table, pool: TaskPool, distinct: DistinctImages | None = None
 ) -> torch.Tensor:

@@ -10,7 +10,7 @@ from derts.data import open_data
 from derts.errors import DertsError
 from derts.files import parse_json
 from derts.learners import build_learner
-from derts.models.pretrained import Pretrained, load_pretrained
+from derts.models.pretrained import LITE0, TIMM, Pretrained, load_pretrained
 from derts.predict import FORMAT, PRETRAINED, Card, FewShotModel, Weights, part_of
 from derts.training.checkpoint import best_weights, check_finite, newest_checkpoint
 from derts.training.run_folder import Run
@@ -34,6 +34,9 @@ def load_model(path: Path | str, weights: str = "") -> FewShotModel:
     about, path = ModelConfig(str(path), weights=weights, head="none"), Path(path)
     if about.pretrained and not path.exists():
         return FewShotModel(*_untrained(about))
+    if not path.exists():
+        fix = f"give one that derts wrote, or a pretrained backbone ({LITE0}, {TIMM}NAME)"
+        raise DertsError(f"{path} is not a run folder, nor a file of a model: {fix}")
     file, parts = (path, _of_file(path)) if path.is_file() else _of_run(path)
     try:
         return FewShotModel(*parts)

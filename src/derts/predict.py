@@ -94,17 +94,18 @@ class FewShotModel:
     ) -> Classifier:
         """Learn new classes: a folder with a folder per class, a store, or images by class name.
 
-        A model of features takes a file of features with labels, or arrays [n, d] by class name. A
-        store may hold images, or features by this model's pretrained backbone. An image that
-        cannot be read is an error, or is put into `left_out`.
+        A model of features takes a file of features with labels, a store of them, or arrays [n, d]
+        by class name. For others a store may hold images, or features by the model's pretrained
+        backbone. An image that cannot be read is an error, or is put into `left_out`.
         """
         classes: Mapping[str, Any]
         if isinstance(support, Mapping):
             classes = support
+        elif (Path(support) / "store.json").is_file():
+            backbone = "" if self.takes_features else self.config.model.backbone
+            classes = stored_examples(support, backbone)
         elif self.takes_features:
             classes = rows_for_model(support, self.size, labelled=True).by_class()
-        elif (Path(support) / "store.json").is_file():
-            classes = stored_examples(support, self.config.model.backbone)
         else:
             classes = class_folders(Path(support))
         names = tuple(classes)

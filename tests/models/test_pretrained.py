@@ -1,5 +1,6 @@
 """Pretrained backbones: weights from files, images once, and what does not fit."""
 
+import json
 import pickle
 import sys
 import types
@@ -151,6 +152,8 @@ def test_a_head_trains_on_a_frozen_backbone(
 def test_fine_tuning(which: str, weights: Path, store: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert run(words(weights, store, "--model.fine-tune", which, "--out", str(out))) == 0
+    notes = json.loads((out / "result.json").read_text())["notes"]
+    assert any("class means without training reach" in note for note in notes)
     start = Small()
     start.load_state_dict(load_pretrained("timm:small", str(weights)).network.state_dict())
     after = pretrained_weights(load_model(out).learner)
@@ -249,7 +252,7 @@ def test_small_images_are_enlarged_and_said_to_be_small(
     assert not capsys.readouterr().err
     network.check_images((48, 48, 3))
     assert "images of 48×48 pixels are small for timm:small" in capsys.readouterr().err
-    with pytest.raises(DertsError, match="takes images, and this data is features"):
+    with pytest.raises(DertsError, match="this data is features: train on it as it is"):
         network.check_images((1280,))
 
 

@@ -5,10 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from derts.data import FeatureTable, ImageTable, Table
+from derts.config import OptimiserConfig
+from derts.data import FeatureTable, ImageTable, Table, glyphs
 from derts.errors import DertsError
+from derts.evaluation import Evaluation
 from derts.models import FeatureBackbone
-from derts.training import Trainer
+from derts.training import Trainer, train
 from tests.tiny import tiny
 
 STRATEGIES = ("random", "random-votes", "derts", "us", "ats", "gradmatch", "hardest", "easiest")
@@ -89,3 +91,19 @@ def test_what_is_for_images_alone_is_refused(changes: dict[str, object], message
 def test_a_backbone_for_features_refuses_images(letters: dict[str, ImageTable]) -> None:
     with pytest.raises(DertsError, match="mlp takes features, and this data is images: choose"):
         Trainer(tiny(model={"backbone": "mlp"}), letters)
+
+
+def test_a_run_says_where_training_did_not_help() -> None:
+    config = tiny(model={"backbone": "linear"}, optimiser=OptimiserConfig(lr=1e-9), updates=6)
+    (note,) = train(config, tables=topics())["notes"]
+    assert "training did not make it better (" in note
+
+
+def test_what_training_gained_is_over_the_features_as_they_are() -> None:
+    tables = topics(spread=3.0)
+    trainer = Trainer(tiny(model={"backbone": "none"}), tables)
+    found = trainer.evaluate("test")
+    assert f"reach {found.mean:.2f}%" in trainer.gain(found)
+    perfect = Evaluation((100.0,) * len(found.accuracies), "test")
+    assert "training made it better (+" in trainer.gain(perfect)
+    assert not Trainer(tiny(), glyphs(characters=60, images_per_character=12)).gain(found)

@@ -68,6 +68,7 @@ def clean(options: CleanOptions) -> None:
         raise DertsError(f"--{rules[0]} and --{rules[1]} exclude each other: choose one")
 
     from derts.commands.inspect import judge_data
+    from derts.data.matrices import is_matrix
     from derts.data.store_writing import check_destination
     from derts.files import csv_bytes
     from derts.labels import cleaning
@@ -93,9 +94,11 @@ def clean(options: CleanOptions) -> None:
         judged, changes, destination, data, overwrite=options.overwrite, beside=listed
     )
     relabelled = sum(change.new_class is not None for change in changes)
+    one_split = "all in one split: to train, derts data prepare the file and clean that store"
     print("\n".join(made.lines()))
     print_rows(
         ("relabelled", f"{relabelled:,} of {len(judged):,} {judged.noun}s"),
         ("dropped", f"{len(changes) - relabelled:,}"),
         ("changes", destination / "changes.csv"),
+        *([("note", one_split)] if is_matrix(data) else []),
     )

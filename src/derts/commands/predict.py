@@ -28,7 +28,7 @@ class PredictOptions:
     any number of images of each.
 
     A model of features takes SUPPORT and QUERY as .npz, .npy or .parquet files of features,
-    SUPPORT with labels.
+    SUPPORT with labels, or as a store of them.
 
     Examples:
       derts predict efficientnet-lite0 --support my-examples --query inbox

@@ -107,7 +107,7 @@ class Pretrained(nn.Module):
         """Refuse images of (height, width, channels) that are far too small; say if small."""
         if len(shape) != 3:
             wrong = f"--model.backbone {self.name} takes images, and this data is features"
-            raise DertsError(f"{wrong}: choose linear, mlp or none")
+            raise DertsError(f"{wrong}: train on it as it is, with linear, mlp or none")
         height, width = shape[:2]
         if min(height, width) >= self.size:
             return

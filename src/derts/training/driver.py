@@ -125,6 +125,8 @@ class Driver:
         evaluation = trainer.evaluate_best(trainer.config.evaluation.split)
         if at_end:
             trainer.log(evaluation_event("evaluation", trainer, evaluation))
+            if gain := trainer.gain(evaluation):
+                trainer.log({"event": "note", "update": trainer.update, "text": gain})
         result = make_result(trainer, evaluation, self.events())
         if run is not None and trainer.group.leads:
             if at_end:

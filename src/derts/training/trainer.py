@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from derts.clock import Clock, share_of_selection
-from derts.config import TrainConfig
+from derts.config import LearnerConfig, ModelConfig, TrainConfig
 from derts.data.streaming import StreamedTable
 from derts.data.table import FeatureTable, Table
 from derts.distributed import Group
 from derts.errors import DertsError
-from derts.evaluation import Evaluation, evaluate
+from derts.evaluation import Evaluation, evaluate, gain_note
 from derts.hardware import choose_device
-from derts.learners import build_learner
+from derts.learners import AnyLearner, build_learner
 from derts.models import FeatureBackbone, FineTuned
 from derts.progress import Advance, Progress, silent, unheard
 from derts.selection import build_strategy
@@ -165,11 +165,11 @@ class Trainer:
         """Forget the tasks that the strategy has chosen: they have other labels now."""
         self.strategy = build_strategy(self.config.strategy)
 
-    def evaluate(self, split: str) -> Evaluation:
-        """Accuracy on the fixed tasks of a split."""
+    def evaluate(self, split: str, learner: AnyLearner | None = None) -> Evaluation:
+        """Accuracy on the fixed tasks of a split, of another learner where one is given."""
         with self.clock.phase("evaluation"):
             images, pool = self._placed(split), self._test_tasks(split)
-            mine = evaluate(self.learner, images, pool[self.group.part(len(pool))])
+            mine = evaluate(learner or self.learner, images, pool[self.group.part(len(pool))])
             accuracies = torch.tensor(mine.accuracies, dtype=torch.float64)
             return Evaluation(tuple(self.group.gather(accuracies, len(pool)).tolist()), mine.split)
 
@@ -199,6 +199,23 @@ class Trainer:
             return self.evaluate(split)
         finally:
             self.learner.load_state_dict(own)
+
+    def gain(self, trained: Evaluation) -> str:
+        """What training gained over class means of the features that it began with, if any."""
+        if not isinstance(self.learner.backbone, FeatureBackbone | FineTuned):
+            return ""
+        own, loaded = self.config.model, self.learner.embedding.pretrained
+        plain = (
+            replace(own, head="none", fine_tune="none") if own.pretrained else ModelConfig("none")
+        )
+        means = build_learner(
+            LearnerConfig(), plain, way=self.config.tasks.way,
+            item_shape=self.images.item_shape, pretrained=loaded,
+        )  # fmt: skip
+        if isinstance(means.backbone, FeatureBackbone) and self.images.noun == "row":
+            means.backbone.fit(self.images)
+        before = self.evaluate(self.config.evaluation.split, means.to(self.device))
+        return gain_note(trained, before)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next update depends on."""
