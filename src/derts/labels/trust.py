@@ -60,11 +60,6 @@ class Trust:
             refilled |= few
         return found
 
-    def wrong_after(self, kept: Tensor) -> float:
-        """Estimated share of wrong labels in what `kept` keeps."""
-        right = torch.where(kept == self.given, self.probability, self.sure)[kept >= 0]
-        return float(1 - right.double().mean()) if len(right) else 0.0
-
     @property
     def order(self) -> Tensor:
         """int64 [n]: the labels from the least to the most trustworthy."""
