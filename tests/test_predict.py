@@ -297,3 +297,12 @@ def test_a_model_with_numbers_that_are_not_finite_is_refused(
         load_model(tmp_path / "run")
     with pytest.raises(DertsError, match="holds numbers that are not finite"):
         open_trainer(tmp_path / "run")
+
+
+def test_finite_weights_whose_answers_are_not_numbers_label_nothing(own: Path) -> None:
+    model = load_model(own / "run")
+    for value in model.learner.state_dict().values():
+        if value.is_floating_point():
+            value.fill_(3e38)
+    with pytest.raises(DertsError, match="computes numbers that are not finite"):
+        model.adapt(own / "support").predict(own / "query")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -228,6 +229,8 @@ class Classifier:
                         features = self.learner.features(part[None])
                         logits = self.learner.logits(self.adapted, features)[0]
                         rows += logits.float().softmax(-1).cpu().tolist()
+                if any(math.isnan(share) for row in rows for share in row):
+                    raise DertsError("the model computes numbers that are not finite: train again")
                 for name, row in zip(names, rows, strict=True):
                     shares = dict(zip(self.class_names, row, strict=True))
                     best = max(shares, key=shares.__getitem__)

@@ -79,11 +79,12 @@ def animated(frames: int) -> bytes:
     return buffer.getvalue()
 
 
-def many_scans() -> bytes:
-    """A progressive JPEG whose last scan is there a thousand times."""
-    whole = encoded("JPEG", 400, progressive=True)
-    last = whole.rindex(b"\xff\xda")
-    return whole[:last] + whole[last:-2] * 1000 + whole[-2:]
+def many_scans(kind: str, **options: object) -> bytes:
+    """A progressive JPEG whose last scan is there a thousand times; of an MPO, the first image."""
+    whole = encoded(kind, 400, progressive=True, **options)
+    end = whole.index(b"\xff\xd9", whole.index(b"\xff\xda"))
+    last = whole.rindex(b"\xff\xda", 0, end)
+    return whole[:last] + whole[last:end] * 1000 + whole[end:]
 
 
 @cache
@@ -119,7 +120,9 @@ def _corpus() -> Iterator[tuple[str, bytes, str]]:
     yield "many-texts.png", png_with(*texts), ""
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", 30, 30, 8, 2, 0, 0, 0))
     yield "squeezed.png", b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", bomb), ""
-    yield "scans.jpg", many_scans(), "100 scans"
+    yield "scans.jpg", many_scans("JPEG"), "100 scans"
+    second = [Image.new("RGB", (8, 8))]  # two images make an MPO, as cameras of two lenses do
+    yield "pair.jpg", many_scans("MPO", save_all=True, append_images=second), "100 scans"
     yield "frames.gif", animated(50), ""
     yield "tags.tif", tiff(40, 40, 65_535), ""
     yield "wide.ppm", b"P5 9000000 1 255\n", ""

@@ -144,6 +144,8 @@ def test_batches_hold_each_selected_row_once_with_mean_weight_one() -> None:
     again = torch.cat([batch for batch, _ in selection.batches(pool, 5, seed=1)])
     other = torch.cat([batch for batch, _ in selection.batches(pool, 5, seed=2)])
     assert again.tolist() == (rows + 100).tolist() != other.tolist()
+    with pytest.raises(DertsError, match=r"size is 2\.5; give a whole number"):
+        next(selection.batches(pool, 2.5))  # type: ignore[arg-type]
     with pytest.raises(DertsError, match="size is 0"):
         next(selection.batches(pool, 0))
 

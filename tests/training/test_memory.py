@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from derts.cli import run
-from derts.config import LearnerConfig, ModelConfig, StrategyConfig, TrainConfig
+from derts.config import EvaluationConfig, LearnerConfig, ModelConfig, StrategyConfig, TrainConfig
 from derts.config_file import apply_presets
 from derts.data import ImageTable
 from derts.errors import DertsError
@@ -59,6 +59,7 @@ def test_what_it_names_does_fit(
         TrainConfig(model=ModelConfig("resnet12", 512)),
         TrainConfig(learner=LearnerConfig("maml"), meta_batch=64),
         TrainConfig(strategy=StrategyConfig("derts", pool=10**7)),
+        TrainConfig(evaluation=EvaluationConfig(tasks=10**9)),
     ],
 )
 def test_settings_are_halved_until_they_fit(config: TrainConfig) -> None:
@@ -84,7 +85,16 @@ def test_the_preset_for_a_laptop_fits_one_and_more_of_anything_needs_more() -> N
     ):
         assert needed_memory(changed, PHOTOS) > 1.1 * needed, changed
     assert needed_memory(laptop, (160, 160, 3)) > 2 * needed
-    assert needed_memory(laptop, (512,)) == 0  # features: nothing to speak of
+    assert needed_memory(laptop, (512,)) < 0.01 * GIB  # features: nothing to speak of
+
+
+def test_more_test_tasks_than_fit_are_refused_also_for_features() -> None:
+    many = TrainConfig(evaluation=EvaluationConfig(tasks=10**9))
+    for shape in (PHOTOS, (512,)):
+        assert needed_memory(many, shape) > 1000 * GIB
+        fits = settings_that_fit(many, shape, "cpu", 6 * GIB)
+        assert fits is not None
+        assert fits.evaluation.tasks < 10**7
 
 
 def test_what_is_free_is_known_here() -> None:

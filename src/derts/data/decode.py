@@ -165,7 +165,7 @@ def _decode_file(content: bytes, size: int, channels: int) -> Pixels:
     pixels = image.width * image.height
     if pixels > MOST_PIXELS:
         raise Image.DecompressionBombError
-    if image.format == "JPEG" and content.count(b"\xff\xda") > MOST_SCANS:
+    if image.format in ("JPEG", "MPO") and content.count(b"\xff\xda") > MOST_SCANS:
         raise BrokenImageError(f"a JPEG of more than {MOST_SCANS} scans")
     with _at_once.holding(pixels):
         # A JPEG can be decoded at a fraction of its size; twice the wanted one loses nothing.

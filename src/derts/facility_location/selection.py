@@ -68,7 +68,7 @@ class Selection:
         ...  selection.batches(torch.tensor([10, 11, 12]), 2)]
         [([11, 12], [1.33..., 0.66...])]
         """
-        if size < 1:
+        if _whole("size", size) < 1:
             raise DertsError(f"size is {size}; a batch has at least 1 row")
         rows = len(self.assignment)
         if len(pool) != rows:

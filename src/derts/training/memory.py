@@ -19,6 +19,7 @@ MAPS = {"cnn4": 4.0, "resnet12": 19.0}
 PARAMETERS = {"cnn4": 27, "resnet12": 1950}
 SECOND_ORDER = 2.4  # maps of a support image in an inner step of MAML over those of any other
 OWN_STATISTICS = 1.2  # maps more where each task is normalised by itself
+DRAWN = 32.0  # bytes of an image of a test task, while they are drawn
 OF_PARAMETERS = 10  # gradients, Adam, what is kept for bad numbers, a checkpoint being written
 PROGRAM = {"cpu": 0.5 * GIB, "cuda": 0.7 * GIB}  # Python, torch and its libraries
 SCATTERED = {"cpu": 2.0, "cuda": 1.1}  # memory held over memory in use: 1.6 to 2.0 on a CPU
@@ -27,21 +28,22 @@ SCATTERED = {"cpu": 2.0, "cuda": 1.1}  # memory held over memory in use: 1.6 to 
 def needed_memory(config: TrainConfig, shape: tuple[int, ...], device: str = "cpu") -> float:
     """About how many bytes a run on images of a shape (height, width, channels) will hold.
 
-    0 where nothing is known about the backbone. Images lie on the disk, or are streamed.
+    Of test tasks alone where the backbone is unknown. Images lie on the disk, or are streamed.
 
     >>> f"{needed_memory(TrainConfig(), (84, 84, 3)) / GIB:.0f} GiB"
     '44 GiB'
     """
     backbone, width = config.model.backbone, config.model.width
-    if len(shape) != 3 or backbone not in MAPS:
-        return 0.0
     kind = device if device in PROGRAM else "cpu"
     tasks, steps = config.tasks, config.learner.inner_steps
     support, query = tasks.way * tasks.shot, tasks.way * tasks.query
     tested = support + tasks.way * config.evaluation.query
+    drawn = DRAWN * config.evaluation.tasks * tested
+    if len(shape) != 3 or backbone not in MAPS:
+        return drawn
     one_map, maps = 4.0 * width * shape[0] * shape[1], MAPS[backbone]
     parameters = 4.0 * PARAMETERS[backbone] * width**2
-    program = PROGRAM[kind] + OF_PARAMETERS * parameters
+    program = PROGRAM[kind] + OF_PARAMETERS * parameters + drawn
     half = 0.5 if config.hardware.precision == "bfloat16" else 1.0
     if config.learner.name == "maml":
         inner = 1.0 if config.learner.first_order else SECOND_ORDER * steps
@@ -81,6 +83,7 @@ def check_memory(
         changed = {
             "--meta-batch": (fits.meta_batch * processes, share.meta_batch * processes),
             "--model.width": (fits.model.width, config.model.width),
+            "--evaluation.tasks": (fits.evaluation.tasks, config.evaluation.tasks),
             "--strategy.pool": (fits.strategy.pool, config.strategy.pool),
         }
         words = [f"{name} {new}" for name, (new, old) in changed.items() if new != old]
@@ -92,9 +95,9 @@ def check_memory(
 def settings_that_fit(
     config: TrainConfig, shape: tuple[int, ...], device: str, free: float
 ) -> TrainConfig | None:
-    """The config with tasks per update, width or pool halved until it fits; None: it never does."""
+    """The config with tasks, width or pool halved until it fits; None: it never does."""
     while needed_memory(config, shape, device) > free:
-        model, strategy = config.model, config.strategy
+        model, strategy, tested = config.model, config.strategy, config.evaluation
         smaller = []
         if config.meta_batch > 1:
             smaller.append(replace(config, meta_batch=config.meta_batch // 2))
@@ -102,6 +105,8 @@ def settings_that_fit(
             smaller.append(replace(config, model=replace(model, width=model.width // 2)))
         if strategy.pool > 100 and strategy.name != "random":
             smaller.append(replace(config, strategy=replace(strategy, pool=strategy.pool // 2)))
+        if tested.tasks > 100:
+            smaller.append(replace(config, evaluation=replace(tested, tasks=tested.tasks // 2)))
         if not smaller:
             return None
         if config.meta_batch <= 4:  # fewer tasks make a poor gradient
