@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from derts.files import LOCK, locked
 from derts.model_files import load_model
 from derts.training import Trainer, resume, train
 from derts.training.checkpoint import checkpoint_files, load_checkpoint
-from derts.training.run import open_trainer, stop_requests
+from derts.training.run import checked_trainer, open_trainer, stop_requests
 from derts.training.run_folder import Run
 from tests.tiny import TINY, TINY_WORDS, tiny
 from tests.training.records import assert_same, before_update, timeless
@@ -118,6 +119,14 @@ def test_impossible_settings_are_refused_before_anything_is_written(
     with pytest.raises(DertsError, match=message):
         quiet(tiny(**changes), tmp_path / "run", letters)
     assert not (tmp_path / "run").exists()
+
+
+def test_no_split_refuses_the_way_that_is_advised(letters: Tables) -> None:
+    with pytest.raises(DertsError, match="lower --tasks.way to") as caught:
+        checked_trainer(tiny(tasks={"way": 50}, validate_every=1), letters)
+    advised = int(re.findall(r"--tasks.way to (\d+)", str(caught.value))[0])
+    assert advised == min(len(table.class_names) for table in letters.values())
+    assert checked_trainer(tiny(tasks={"way": advised}, validate_every=1), letters).update == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

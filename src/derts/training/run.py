@@ -168,13 +168,23 @@ def checked_trainer(
     """A new Trainer; what the end of its run needs, and its memory, is looked at here."""
     tables = open_data(config.data) if tables is None else tables
     group = group or Group()
+    validated = ["val"] if config.validate_every else []
+    splits = [config.evaluation.split, *validated]
+    smallest = min(
+        (tables[name] for name in ("train", *splits) if name in tables),
+        key=lambda table: len(table.class_names),
+        default=None,
+    )
+    if smallest is not None and smallest.split in splits:
+        # or the advice for a larger split might be refused by this one
+        few = replace(config, evaluation=replace(config.evaluation, tasks=2))
+        evaluation_tasks(few, smallest)
     if "train" in tables and not config.tasks.rotated:  # tasks that cannot be come first
         draw_tasks(training_sampler(tables["train"], config.tasks), config.tasks, 1, (0, "check"))
     check_memory(config, tables, group.device or choose_device(config.hardware), group.size)
     shown = partial(progress, quiet=quiet or not group.leads)
     trainer = Trainer(config, tables, group=group, progress=shown)
-    validated = ["val"] if trainer.config.validate_every else []
-    for split in (trainer.config.evaluation.split, *validated):
+    for split in splits:
         evaluation_tasks(trainer.config, trainer.split(split))
     return trainer
 
