@@ -122,7 +122,7 @@ def test_impossible_settings_are_refused_before_anything_is_written(
 
 
 def test_no_split_refuses_the_way_that_is_advised(letters: Tables) -> None:
-    with pytest.raises(DertsError, match="lower --tasks.way to") as caught:
+    with pytest.raises(DertsError, match=r"lower --tasks\.way to") as caught:
         checked_trainer(tiny(tasks={"way": 50}, validate_every=1), letters)
     advised = int(re.findall(r"--tasks.way to (\d+)", str(caught.value))[0])
     assert advised == min(len(table.class_names) for table in letters.values())
