@@ -30,6 +30,8 @@ CONFIG = tiny(
     checkpoint_every=3,
 )
 
+ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
+
 
 def die_in_a_checkpoint() -> None:
     """The process is killed when half of a checkpoint is in its temporary file."""
@@ -76,32 +78,34 @@ def child(folder: Path, tables: dict[str, ImageTable], plan: str) -> int:
         os._exit(code)
 
 
+def newest(folder: Path) -> int:
+    """The update of the newest checkpoint, 0 where there is none."""
+    found = (folder / "checkpoints").glob("[!.]*.ckpt")
+    return max((int(path.stem[7:]) for path in found), default=0)
+
+
 def main(folder: Path, kills: int, seed: int) -> None:
     torch.set_num_threads(1)
     tables = glyphs(characters=60, images_per_character=12)
     random_source = random.Random(seed)
     train(replace(CONFIG, updates=1), tables=tables, quiet=True)  # loads all that loads late
-    begun = child(folder.with_name("begun"), tables, "selection")
-    started = time.monotonic()
-    os.waitpid(begun, 0)
-    beginning = time.monotonic() - started
-    started = time.monotonic()
     whole = child(folder.with_name("whole"), tables, "none")
     assert os.waitpid(whole, 0)[1] == 0
-    taken = time.monotonic() - started
     plans = ["checkpoint", "selection", *["moment"] * (kills - 2)]
     random_source.shuffle(plans)
     killed = []
     for plan in plans:
         process = child(folder, tables, plan)
         if plan == "moment":
-            time.sleep(random_source.uniform(0, beginning + 0.7 * taken / kills))
+            goal = newest(folder) + random_source.randrange(CONFIG.updates // kills)
+            while newest(folder) < goal and not os.waitid(os.P_PID, process, ENDED):
+                time.sleep(0.001)
+            time.sleep(random_source.uniform(0, 0.05))
             os.kill(process, signal.SIGKILL)
         status = os.waitpid(process, 0)[1]
         assert os.WIFSIGNALED(status) or status == 0, f"{plan}: status {status}"
         torn = len(list((folder / "checkpoints").glob(".*.tmp")))
-        updates = [int(path.stem[7:]) for path in (folder / "checkpoints").glob("*.ckpt")]
-        killed.append([plan, os.WIFSIGNALED(status), max(updates, default=0), torn])
+        killed.append([plan, os.WIFSIGNALED(status), newest(folder), torn])
         if status == 0:
             break
     else:

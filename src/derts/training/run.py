@@ -17,6 +17,7 @@ from derts.errors import DertsError, InterruptedRunError, say
 from derts.files import locked
 from derts.hardware import choose_device
 from derts.progress import Advance, progress, unheard
+from derts.tasks import TaskSampler
 from derts.training.checkpoint import State, best_weights, checkpoint_files, newest_checkpoint
 from derts.training.drawing import draw_tasks, evaluation_tasks, training_sampler
 from derts.training.driver import Driver, Listen
@@ -170,16 +171,12 @@ def checked_trainer(
     group = group or Group()
     validated = ["val"] if config.validate_every else []
     splits = [config.evaluation.split, *validated]
-    smallest = min(
-        (tables[name] for name in ("train", *splits) if name in tables),
-        key=lambda table: len(table.class_names),
-        default=None,
-    )
-    if smallest is not None and smallest.split in splits:
-        # or the advice for a larger split might be refused by this one
-        few = replace(config, evaluation=replace(config.evaluation, tasks=2))
-        evaluation_tasks(few, smallest)
     if "train" in tables and not config.tasks.rotated:  # tasks that cannot be come first
+        if config.tasks.way > len(tables["train"].class_names):
+            known = [tables[name] for name in ("train", *splits) if name in tables]
+            smallest = min(known, key=lambda table: len(table.class_names))
+            # what it advises no other split will refuse
+            draw_tasks(TaskSampler(smallest), config.tasks, 1, (0, "check"))
         draw_tasks(training_sampler(tables["train"], config.tasks), config.tasks, 1, (0, "check"))
     check_memory(config, tables, group.device or choose_device(config.hardware), group.size)
     shown = partial(progress, quiet=quiet or not group.leads)
