@@ -169,6 +169,17 @@ def test_features_judge_before_the_first_update_and_a_run_goes_on() -> None:
         assert torch.equal(value, found.learner.state_dict()[name]), name
 
 
+def test_features_leave_out_a_few_wrong_labels_too() -> None:
+    judged = {"strategy": {"name": "derts", "pool": 8, "judge": "features"}, "updates": 20}
+    given = wrong_labels(0.08)
+    found, events = trained(given, **judged)
+    assert found.looks is not None
+    assert 0 < found.looks.wrong < MANY_WRONG
+    used = found.looks.labels
+    assert int((used != TRUE)[used >= 0].sum()) < 0.3 * int((given != TRUE).sum())
+    assert any("look wrong" in note for note in summarise(events, 0, 20)["notes"])
+
+
 def test_a_judge_of_images_or_features_is_refused_on_the_other() -> None:
     with pytest.raises(DertsError, match="takes images, and this data is features"):
         trainer(TRUE, strategy={"name": "derts", "judge": "efficientnet-lite0"})

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LOOKS = 0.05, 0.15, 0.3, 0.5  # of the updates of a run, after which the learner judges
 FEWEST_UPDATES = 200  # of a run whose learner can judge
-MANY_WRONG = 0.15  # a weak embedding takes so many right labels for wrong
+MANY_WRONG = 0.15  # a learner's embedding takes so many right labels for wrong
 MOST_WRONG = 0.7  # a useless one so many
 SURE = 0.8  # probability with which a suggestion of features is trained on …
 NEVER = 2.0  # … while half of a learner's surest suggestions are wrong: it only leaves out
@@ -78,8 +78,8 @@ class LabelLooks:
             trust = judge(rows, labels, names, trainer.learner.device)
             self.wrong = trainer.group.same(trust.share_wrong)
             self.labels = self.given.clone()
-            if MANY_WRONG <= self.wrong <= MOST_WRONG:
-                sure = NEVER if self.judge == LEARNER else SURE
+            least, sure = (MANY_WRONG, NEVER) if self.judge == LEARNER else (0.0, SURE)
+            if least <= self.wrong <= MOST_WRONG:
                 kept = trainer.group.same(trust.kept(self.fewest, sure))
                 self.labels[places] = torch.where(kept < 0, -1, numbers[kept.clamp(min=0)])
         self.done += 1
@@ -123,10 +123,11 @@ class LabelLooks:
             "relabelled": relabelled,
         }
         self.trainer.log({"event": "labels", "update": update, "look": self.done, **found})
-        if self.done < len(self.updates) or self.wrong < MANY_WRONG:
+        changes = left_out + relabelled
+        if self.done < len(self.updates) or (self.wrong < MANY_WRONG and not changes):
             return
         text = f"{100 * self.wrong:.0f}% of the training labels look wrong"
-        if left_out or relabelled:
+        if changes:
             changed = f", {relabelled:,} relabelled" if relabelled else ""
             text += f" (derts inspect shows them): {left_out:,} {noun}s left out{changed}"
         else:
