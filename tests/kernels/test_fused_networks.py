@@ -13,7 +13,7 @@ from derts.kernels.fused_cnn4 import can_fuse_cnn4, fused_cnn4
 from derts.kernels.fused_resnet12 import can_fuse_resnet12, fused_resnet12
 from derts.kernels.patch_sums import PatchSums
 from derts.models import CNN4, BatchNorm, ResNet12
-from derts.models.batch_norm import set_context, set_groups
+from derts.models.batch_norm import set_context
 from derts.models.embedding import normalised
 
 WIDTHS = (16, 16, 32, 32)
@@ -103,7 +103,7 @@ def test_which_networks_can_be_fused() -> None:
     assert not can_fuse_cnn4(cnn4, (84, 84, 4))
     assert not can_fuse_cnn4(CNN4(3, (84, 84), width=48), (84, 84, 3))
     assert not can_fuse_cnn4(torch.nn.Flatten(), (84, 84, 3))
-    set_groups(cnn4, 4)
+    set_context(cnn4, 4)
     assert not can_fuse_cnn4(cnn4, (84, 84, 3))
     resnet12 = ResNet12(3, (32, 32), WIDTHS)
     assert can_fuse_resnet12(resnet12)

@@ -12,7 +12,7 @@ from derts.errors import DertsError
 from derts.learners import ANIL, MAML, AnyLearner, ProtoNet, build_learner
 from derts.learners.base import query_losses
 from derts.learners.embedding import evaluation_mode, task_features
-from derts.models import CNN4, BatchNorm, FeatureBackbone
+from derts.models import CNN4, FeatureBackbone
 from derts.models.embedding import PIXEL_MEAN, PIXEL_SCALE
 from derts.tasks import TaskNoise, TaskPool, generator
 
@@ -199,17 +199,6 @@ def test_a_pool_too_large_for_memory_gives_the_same_features(
         pieces = [part.query for part in task_features(model, images(), pool, tasks_at_once=1)]
     assert len(pieces) == 4
     torch.testing.assert_close(torch.cat(pieces), at_once)
-
-
-def test_per_task_statistics_normalise_each_task_by_itself() -> None:
-    pool = tasks()
-    config, shape = ModelConfig(width=4, batch_norm="task"), (SIZE, SIZE, 2)
-    model = build_learner(LearnerConfig(), config, way=WAY, item_shape=shape, seed=2).double()
-    alone = torch.cat([model.outer_loss(images(), pool[[task]]).losses for task in range(4)])
-    torch.testing.assert_close(model.outer_loss(images(), pool).losses, alone)
-    norm = next(child for child in model.modules() if isinstance(child, BatchNorm))
-    assert norm.running_mean is not None
-    assert float(norm.running_mean.abs().sum()) > 0
 
 
 def test_nothing_begins_the_random_numbers_of_the_gpus_anew(

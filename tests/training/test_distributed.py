@@ -45,11 +45,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "name",
     [
-        *(f"anil-{strategy}-shared" for strategy in ("random", "derts", "us", "ats")),
-        *(f"maml-{strategy}-shared" for strategy in ("random", "derts", "us", "ats")),
-        *(f"protonet-{strategy}-shared" for strategy in ("random", "derts", "us")),
-        "anil-random-task",
-        "protonet-trust-shared",
+        *(f"anil-{strategy}" for strategy in ("random", "derts", "us", "ats")),
+        *(f"maml-{strategy}" for strategy in ("random", "derts", "us", "ats")),
+        *(f"protonet-{strategy}" for strategy in ("random", "derts", "us")),
+        "protonet-trust",
     ],
 )
 def test_two_processes_train_what_one_does(name: str, trained: Path) -> None:

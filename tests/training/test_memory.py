@@ -77,7 +77,6 @@ def test_the_preset_for_a_laptop_fits_one_and_more_of_anything_needs_more() -> N
         replace(laptop, meta_batch=16),
         replace(laptop, model=ModelConfig(width=64)),
         replace(laptop, model=ModelConfig("resnet12", 32)),
-        replace(laptop, model=replace(laptop.model, batch_norm="task")),
         replace(laptop, tasks=replace(laptop.tasks, way=20)),
         replace(laptop, tasks=replace(laptop.tasks, shot=20)),
         replace(laptop, tasks=replace(laptop.tasks, query=20)),

@@ -45,7 +45,7 @@ def kernels_read(image_shape: Sequence[int]) -> bool:
 
 def is_plain(norm: BatchNorm) -> bool:
     """Whether a BatchNorm takes its statistics over the whole batch of this process."""
-    return norm.groups == 1 and norm.context is None and norm.total is None
+    return norm.context is None and norm.total is None
 
 
 class PatchSums:

@@ -46,16 +46,16 @@ def build_learner(
         found.embedding.pretrained = pretrained
         return found
     learner = learner.resolved()
-    smoothing, per_task = learner.smoothing or 0.0, model.batch_norm == "task"
+    smoothing = learner.smoothing or 0.0
     with torch_seeded(seed):
         backbone = build_backbone(model, item_shape, pretrained)
         if learner.name == "protonet":
-            return ProtoNet(backbone, way, learner.distance_divisor, smoothing, per_task)
+            return ProtoNet(backbone, way, learner.distance_divisor, smoothing)
         assert learner.inner_lr is not None
         assert learner.feature_scale is not None
         inner = learner.inner_steps, learner.inner_lr, learner.feature_scale, learner.first_order
         if learner.name == "anil":
-            return ANIL(backbone, way, *inner, smoothing, per_task, learner.head)
+            return ANIL(backbone, way, *inner, smoothing, learner.head)
         return MAML(backbone, way, *inner, smoothing)
 
 

@@ -27,10 +27,9 @@ class ANIL(ProductLearner[Head]):
         feature_scale: float = 0.1,
         first_order: bool = False,
         smoothing: float = 0.0,
-        per_task_statistics: bool = False,
         head: Literal["zeros", "random"] = "zeros",
     ) -> None:
-        super().__init__(backbone, way, smoothing, per_task_statistics)
+        super().__init__(backbone, way, smoothing)
         self.inner_steps, self.inner_lr = inner_steps, inner_lr
         self.feature_scale, self.first_order = feature_scale, first_order
         dim = int(backbone.dim)  # type: ignore[arg-type]

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from derts.data.table import Table
 from derts.errors import DertsError
 from derts.hardware import send
-from derts.models.batch_norm import set_groups
 from derts.models.embedding import Embedding
 from derts.tasks.augment import apply_augmentation
 from derts.tasks.pool import TaskPool
@@ -33,25 +32,17 @@ class Outcome:
 class Learner(nn.Module, ABC, Generic[Adapted]):
     """Adapts to support sets and classifies query sets, all tasks of a batch at once.
 
-    way                  classes per task
-    smoothing            share of each query target that training spreads evenly over all classes
-    per_task_statistics  BatchNorm normalises each task of a training batch by itself
-    embedding            how images go through the backbone; all that makes it fast is there
-    embeds               features do not depend on the task: each image is embedded once per pool
+    way        classes per task
+    smoothing  share of each query target that training spreads evenly over all classes
+    embedding  how images go through the backbone; all that makes it fast is there
+    embeds     features do not depend on the task: each image is embedded once per pool
     """
 
     embeds = True
 
-    def __init__(
-        self,
-        backbone: nn.Module,
-        way: int,
-        smoothing: float = 0.0,
-        per_task_statistics: bool = False,
-    ) -> None:
+    def __init__(self, backbone: nn.Module, way: int, smoothing: float = 0.0) -> None:
         super().__init__()
-        self.backbone, self.way = backbone, way
-        self.smoothing, self.per_task_statistics = smoothing, per_task_statistics
+        self.backbone, self.way, self.smoothing = backbone, way, smoothing
         self.embedding = Embedding(backbone)
 
     @property
@@ -69,8 +60,6 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
 
     def features(self, images: Tensor, products: Tensor | None = None) -> Tensor:
         """uint8 [T, n, height, width, channels], and what is known of them -> [T, n, dim]."""
-        if self.per_task_statistics:
-            set_groups(self.backbone, len(images))
         items = self.embedding.embedded(send(images, self.device))
         return self.embedding(items, self.dtype, products)
 

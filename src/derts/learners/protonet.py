@@ -15,14 +15,9 @@ class ProtoNet(ProductLearner[Tensor]):
     """
 
     def __init__(
-        self,
-        backbone: nn.Module,
-        way: int,
-        distance_divisor: float = 64.0,
-        smoothing: float = 0.0,
-        per_task_statistics: bool = False,
+        self, backbone: nn.Module, way: int, distance_divisor: float = 64.0, smoothing: float = 0.0
     ) -> None:
-        super().__init__(backbone, way, smoothing, per_task_statistics)
+        super().__init__(backbone, way, smoothing)
         self.distance_divisor = distance_divisor
 
     def adapt(self, features: Tensor, labels: Tensor) -> Tensor:

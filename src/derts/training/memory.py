@@ -18,7 +18,6 @@ GIB = 2**30
 MAPS = {"cnn4": 4.0, "resnet12": 19.0}
 PARAMETERS = {"cnn4": 27, "resnet12": 1950}
 SECOND_ORDER = 2.4  # maps of a support image in an inner step of MAML over those of any other
-OWN_STATISTICS = 1.2  # maps more where each task is normalised by itself
 DRAWN = 32.0  # bytes of an image of a test task, while they are drawn
 OF_PARAMETERS = 10  # gradients, Adam, what is kept for bad numbers, a checkpoint being written
 PROGRAM = {"cpu": 0.5 * GIB, "cuda": 0.7 * GIB}  # Python, torch and its libraries
@@ -52,8 +51,7 @@ def needed_memory(config: TrainConfig, shape: tuple[int, ...], device: str = "cp
         at_once = min(MAML_ON_GPU if kind == "cuda" else MAML_ON_CPU, config.evaluation.tasks)
         evaluation = at_once * maps * (1.3 * support + 0.65 * tested) * one_map
         return program + 1.2 * SCATTERED[kind] * half * max(update, evaluation)
-    own = OWN_STATISTICS if config.model.batch_norm == "task" else 0.0
-    update = config.meta_batch * (maps + own) * (support + query) * one_map
+    update = config.meta_batch * maps * (support + query) * one_map
     features = 4.0 * width * (8 if backbone == "resnet12" else (shape[0] >> 4) * (shape[1] >> 4))
     pools = 512 * max(support + query, tested) * features
     if config.strategy.name != "random":

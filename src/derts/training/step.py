@@ -87,7 +87,7 @@ class Updater:
         alone = group.alone and learner.embeds
         self.captures = alone and learner.embedding.captures(images)
         held = images.device == learner.device
-        if alone and held and not config.augment.active and not learner.per_task_statistics:
+        if alone and held and not config.augment.active:
             learner.embedding.prepare_products(images)
         self._captured: CapturedUpdate | None = None
         rate = config.optimiser.lr
@@ -128,7 +128,7 @@ class Updater:
             outcome.loss.backward()
             return outcome
         part, share = group.part(count), group.share(count)
-        if learner.embeds and not learner.per_task_statistics:
+        if learner.embeds:
             # where every process has all tasks, each has all their statistics too
             set_total(learner.backbone, group.total if group.shares(count) else None)
 
@@ -139,12 +139,6 @@ class Updater:
         outcome = learner.outer_loss(self.images, pool[part], weigh_mine)
         outcome.loss.backward()
         group.sum_tensors([x.grad for x in learner.parameters() if x.grad is not None])
-        if learner.per_task_statistics:
-            # running statistics move by the mean over tasks: that of where each process put them
-            buffers = [value for value in learner.buffers() if value.is_floating_point()]
-            for value in buffers:
-                value.mul_(share)
-            group.sum_tensors(buffers)
         losses = group.gather(outcome.losses, count)
         return Outcome(outcome.loss.detach(), losses, group.gather(outcome.accuracies, count))
 
