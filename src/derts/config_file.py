@@ -19,6 +19,13 @@ Values = Mapping[str, Any]
 annotations_of = cache(get_type_hints)  # a millisecond each time
 Config = TypeVar("Config")
 
+REMOVED: dict[str, Any] = {"model.batch_norm": "shared"}
+"""Settings that are gone, each with the value that is now the only behaviour.
+
+Configs of stored results, run folders and model files that have this value are read as ever; any
+other value is refused. Whoever removes a setting adds it here: "table.name": value.
+"""
+
 LONGEST = 500_000  # characters of a config file: it may name thousands of classes
 DEEP = re.compile(r"""(\.\s*([\w-]+|"[^"\n]*"|'[^'\n]*')\s*){30}""")  # a key of so many parts
 
@@ -70,6 +77,10 @@ def with_values(config: Config, values: Values, where: str, path: str = "") -> C
     changes: dict[str, Any] = {}
     for key, value in values.items():
         name = key.replace("-", "_")
+        if name not in known and path + name in REMOVED:
+            if value != (only := REMOVED[path + name]):
+                raise DertsError(f"{where}: {path}{key} is gone: only {only!r} is left")
+            continue
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {path}{near[0]}?" if near else f"known: {', '.join(known)}"

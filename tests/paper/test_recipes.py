@@ -1,5 +1,6 @@
 """Configs: the paper's settings, the same data for every strategy, what makes two runs one."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,10 @@ from typing import Any
 import pytest
 
 from derts.config import TrainConfig
+from derts.config_file import with_values
 from derts.errors import DertsError
 from derts.paper.cells import NAMES, Cell, cells, keep_only, read_json
-from derts.paper.collect import result_file
+from derts.paper.collect import result_file, result_files
 from derts.paper.runs import (
     Scale,
     class_list,
@@ -166,3 +168,14 @@ def test_files_of_different_scales_do_not_meet() -> None:
     assert len({result_file(Path(), "table1", scale) for scale in scales}) == 4
     gpu = result_file(Path(), "table1", Scale(MINI, presets=("gpu",)))
     assert gpu.name == "reproduce-table1.json"
+
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+@pytest.mark.parametrize("file", result_files(RESULTS), ids=lambda file: file.stem)
+def test_every_stored_result_is_of_a_config_that_is_still_read(file: Path) -> None:
+    # else `--known results` runs it again: see REMOVED in config_file.py
+    for config in json.loads(file.read_text())["configs"].values():
+        read = with_values(TrainConfig(), {**config, "seed": 0}, file.name)
+        assert run_key(read, config["data"])
