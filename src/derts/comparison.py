@@ -97,7 +97,7 @@ def compare(
             trainer = Trainer(config, tables)
             run = None
             if folder is not None:
-                run = Run.create(folder / f"{name}-seed{seed}", config, overwrite=True)
+                run = Run.create(folder / f"{name}-seed{seed}", config, True, trainer.learner)
             start = replace(config, strategy=StrategyConfig(warmup=config.strategy.warmup))
             warmup = Path(shared, hashlib.sha256(repr(start).encode()).hexdigest())
 

@@ -74,7 +74,7 @@ def test_a_result_comes_when_a_run_was_killed_before_writing_it(
         raise SystemExit
 
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "write_result", killed)
+        patch.setattr("derts.training.driver.write_json", killed)
         with pytest.raises(SystemExit):
             train_in(tmp_path / "run", CONFIG, letters, points=(12,))
     result = train_in(tmp_path / "run", CONFIG, letters, points=(12,))

@@ -89,7 +89,7 @@ def test_an_interruption_between_two_seeds_says_how_to_go_on(
     def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "train", stop)
+    monkeypatch.setattr(module, "resume", stop)
     with pytest.raises(InterruptedRunError, match=f"seed 0: interrupted: .*--resume {tmp_path}$"):
         train_seeds(begin_seeds(CONFIG, (0, 1), tmp_path), quiet=True)
 

@@ -144,6 +144,7 @@ def evaluate(options: EvaluateOptions) -> None:
     """Evaluate, print, and write the result beside the run's own."""
     from derts.config_file import with_values
     from derts.data import open_data
+    from derts.files import write_json
     from derts.training.result import make_result
     from derts.training.run import open_trainer
     from derts.training.run_folder import CHANGED, Run
@@ -163,7 +164,7 @@ def evaluate(options: EvaluateOptions) -> None:
     result = make_result(trainer, evaluation, run.events())
     if options.data_changed and options.data is None and run.data_changed():
         result["notes"].append(CHANGED)
-    path = run.write_result(result, f"evaluation-{options.split}-{shot}shot.json")
+    path = write_json(run.path / f"evaluation-{options.split}-{shot}shot.json", result)
     print_rows(
         ("accuracy", f"{evaluation.mean:.2f}% ± {evaluation.interval:.2f}"),
         ("weights", f"of update {result['weights_of_update']}"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from derts.errors import DISK_FULL, DertsError
-from derts.files import parse_json
+from derts.files import parse_json, write_json
 from derts.progress import Advance, unheard
 from derts.training.bad_numbers import BadNumbersError
 from derts.training.checkpoint import load_warmup, save_checkpoint
@@ -47,12 +47,11 @@ class Driver:
         with self._one_line_errors():
             self._take_warmup()
             if trainer.update > until:
-                result = self._result_at(until)
-                if result is None:
-                    where = "the run" if self.run is None else self.run.path
-                    past = f"went on past update {until} without being evaluated there"
-                    raise DertsError(f"{where} {past}: remove the folder to train it again")
-                return result
+                if (result := self._result_at(until)) is not None:
+                    return result
+                where = "the run" if self.run is None else self.run.path
+                past = f"went on past update {until} without being evaluated there"
+                raise DertsError(f"{where} {past}: remove the folder to train it again")
             # where a process was killed between a checkpoint and its result, this measures
             result = self._measure(until)
             if trainer.update == until:
@@ -119,8 +118,7 @@ class Driver:
         at_end, at_point = trainer.update == trainer.config.updates, trainer.update in self.points
         if trainer.update != until and not at_point:
             return None
-        found = trainer.group.same(self._result_at(trainer.update))
-        if found is not None:
+        if (found := trainer.group.same(self._result_at(trainer.update))) is not None:
             return found
         evaluation = trainer.evaluate_best(trainer.config.evaluation.split)
         if at_end:
@@ -130,9 +128,9 @@ class Driver:
         result = make_result(trainer, evaluation, self.events())
         if run is not None and trainer.group.leads:
             if at_end:
-                run.write_result(result)
+                write_json(run.path / "result.json", result)
             if at_point:
-                run.write_result(result, point_file(run.path, trainer.update).name)
+                write_json(point_file(run.path, trainer.update), result)
         return result
 
     def _result_at(self, update: int) -> Result | None:

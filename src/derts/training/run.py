@@ -52,8 +52,7 @@ def train(
             if run is not None:
                 Run.check_free(run.path, overwrite)
                 stack.enter_context(locked(run.path))
-                run.clear()
-                run.keep_backbone(trainer.learner)
+                run.clear(trainer.learner)
 
         group.first(begin)
         return _to_the_end(Driver(trainer, run, listen=listen), quiet)
@@ -78,7 +77,7 @@ def resume(
     """
     run = Run.open(path)
     if tables is None:
-        tables = open_data(data_of(run, data, data_changed))
+        tables = open_data(run.data(data, data_changed, own=True))
     before = run.config.updates
     if updates is not None and updates < before:
         fix = f"a run can be extended, not shortened: give more than {before}"
@@ -108,14 +107,6 @@ def resume(
         return _to_the_end(Driver(trainer, run, listen=listen), quiet)
 
 
-def data_of(run: Run, data: str | None = None, data_changed: bool = False) -> str:
-    """Where the data of a run is that goes on, named anew or not, if it is what it was."""
-    if data is not None and not data_changed and not run.has_data(data):
-        wrong = f"{data} is not what {run.path} was trained on"
-        raise DertsError(f"{wrong}: name another, or go on knowingly with --data-changed")
-    return run.data(data, data_changed)
-
-
 def train_in(
     folder: Path,
     config: TrainConfig,
@@ -138,8 +129,7 @@ def train_in(
         if known and (state := _load_newest(trainer, run)):
             run.rewind(state)
         else:
-            run.clear()
-            run.keep_backbone(trainer.learner)
+            run.clear(trainer.learner)
         driver = Driver(trainer, run, until, points, warmup, go_on="run this again")
         result = driver.drive(advance, stopping)
         if trainer.update == trainer.config.updates:

@@ -40,15 +40,19 @@ class Run:
         self.path, self.config = path, config
 
     @staticmethod
-    def create(path: Path, config: TrainConfig, overwrite: bool = False) -> Run:
-        """Make the folder and save the resolved config in it; an old run there is emptied."""
+    def create(
+        path: Path, config: TrainConfig, overwrite: bool = False, learner: AnyLearner | None = None
+    ) -> Run:
+        """Begin a run in a new folder; an old run there is emptied."""
         Run.check_free(path, overwrite)
         run = Run(path, config)
-        run.clear()
+        run.clear(learner)
         return run
 
-    def clear(self) -> None:
-        """Remove all that is in the folder and save the config in it: the run begins."""
+    def clear(self, learner: AnyLearner | None = None) -> None:
+        """Remove all that is in the folder, save the config in it, and what no package has of a
+        pretrained backbone: the run begins.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         # the config last: until then the folder is known as a run, should we be killed
         for old in sorted(self.path.iterdir(), key=lambda file: file.name == "config.toml"):
@@ -61,6 +65,8 @@ class Run:
             beside = os.path.relpath(Path(self.config.data).resolve(), self.path.resolve())
             write_json(self.path / "data.json", {"fingerprint": fingerprint, "from_here": beside})
         (self.path / "checkpoints").mkdir()
+        if learner is not None and self.config.model.weights:
+            write_atomically(self.path / BACKBONE, save(pretrained_weights(learner)))
 
     def data_changed(self) -> bool:
         """Whether another store is now where the one that the run was trained on was."""
@@ -84,11 +90,6 @@ class Run:
             return named
         return next((str(one) for one in likely(known[1]) if _is_store(one, known[0])), None)
 
-    def has_data(self, path: str) -> bool:
-        """Whether a store is the one that the run was trained on, as far as that is known."""
-        known = self._data_record()
-        return known is None or _is_store(path, known[0])
-
     def _data_record(self) -> tuple[object, str] | None:
         """Fingerprint of the data, and where it lay to the run."""
         path = self.path / "data.json"
@@ -100,9 +101,16 @@ class Run:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DertsError(f"{path} is damaged ({error}): remove it") from None
 
-    def data(self, other: str | None = None, changed: bool = False) -> str:
-        """The data to open: `other`, or the run's own if it is as it was or may have `changed`."""
+    def data(self, other: str | None = None, changed: bool = False, *, own: bool = False) -> str:
+        """The data to open: `other`, or the run's own if it is as it was or may have `changed`.
+
+        `own`: `other` must be a copy of the run's own as well.
+        """
         if other:
+            known = self._data_record() if own and not changed else None
+            if known is not None and not _is_store(other, known[0]):
+                wrong = f"{other} is not what {self.path} was trained on"
+                raise DertsError(f"{wrong}: name another, or go on knowingly with --data-changed")
             return other
         found, named = self.found_data(), self.config.data
         another = found != named and data_fingerprint(named) is not None
@@ -139,11 +147,6 @@ class Run:
             config = replace(config, model=replace(config.model, weights=str(path / BACKBONE)))
         return Run(path, config)
 
-    def keep_backbone(self, learner: AnyLearner) -> None:
-        """Save the weights of a pretrained backbone that no package has."""
-        if self.config.model.weights:
-            write_atomically(self.path / BACKBONE, save(pretrained_weights(learner)))
-
     def extend(self, before: int) -> None:
         """Save the config with its new number of updates; the result of the old stays beside."""
         write_atomically(self.path / "config.toml", to_toml(self.config).encode())
@@ -157,18 +160,14 @@ class Run:
 
     def events(self) -> Iterator[Event]:
         """All events so far; a line cut off by a crash ends the listing."""
-        try:
-            content = (self.path / "events.jsonl").read_bytes()
-        except FileNotFoundError:
-            return
-        for number, line in enumerate(content.splitlines(), 1):
+        log = self.path / "events.jsonl"
+        for number, line in enumerate(log.read_bytes().splitlines() if log.exists() else (), 1):
             try:
                 event = parse_json(line)
             except ValueError:  # no JSON, or not even text
                 return
             if not is_event(event):
-                where = f"line {number} of {self.path / 'events.jsonl'}"
-                raise DertsError(f"{where} is no event of a run: remove it")
+                raise DertsError(f"line {number} of {log} is no event of a run: remove it")
             yield event
 
     def log_lengths(self) -> dict[str, int]:
@@ -179,9 +178,8 @@ class Run:
 
     def rewind(self, state: Mapping[str, Any]) -> None:
         """Cut events.jsonl to its length in a checkpoint ({}: to nothing), and clear leftovers."""
-        log = self.path / "events.jsonl"
-        logs = state.get("logs") if state else {"events.jsonl": 0}
-        length = logs.get("events.jsonl") if isinstance(logs, Mapping) else None
+        log, logs = self.path / "events.jsonl", state.get("logs")
+        length = logs.get("events.jsonl") if isinstance(logs, Mapping) else None if state else 0
         if not isinstance(length, int) or length < 0:
             cause = f"the newest checkpoint of {self.path} does not say how long its logs are"
             raise DertsError(f"{cause}: remove it to go on from the one before")
@@ -214,10 +212,6 @@ class Run:
         except (OSError, ValueError) as error:
             raise DertsError(f"{path} is damaged ({error}): remove it and resume") from None
         return found
-
-    def write_result(self, result: Event, name: str = "result.json") -> Path:
-        """Write a result as JSON."""
-        return write_json(self.path / name, result)
 
 
 def is_number(value: object) -> bool:

@@ -3,14 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from derts.config import TrainConfig
 from derts.errors import DertsError, InterruptedRunError
-from derts.training.checkpoint import checkpoint_files
 from derts.training.driver import Listen
 from derts.training.result import Result
-from derts.training.run import checked_trainer, data_of, resume, train
+from derts.training.run import checked_trainer, resume
 from derts.training.run_folder import Run
 from derts.training.step import placed_tables
 
@@ -34,9 +32,10 @@ def begin_seeds(
     configs = {out / f"seed-{seed}": replace(config, seed=seed).resolved() for seed in seeds}
     for folder in configs:
         Run.check_free(folder, overwrite)
-    checked_trainer(configs[out / f"seed-{seeds[0]}"], placed_tables(config.data, config.hardware))
+    first = configs[out / f"seed-{seeds[0]}"]
+    trainer = checked_trainer(first, placed_tables(config.data, config.hardware))
     for folder, one in configs.items():
-        Run.create(folder, one, overwrite)
+        Run.create(folder, one, overwrite, trainer.learner)
     return list(configs)
 
 
@@ -58,14 +57,13 @@ def train_seeds(
         run = Run.open(folder)
         result = run.result()
         if result is None or result["updates"] < (updates or run.config.updates):
-            tables = placed_tables(data_of(run, data, data_changed), run.config.hardware)
-            heard: dict[str, Any] = {"tables": tables, "quiet": quiet, "listen": listen(folder)}
+            place = run.data(data, data_changed, own=True)
+            tables = placed_tables(place, run.config.hardware)
             try:
-                if checkpoint_files(folder / "checkpoints"):
-                    result = resume(folder, data_changed=data_changed, updates=updates, **heard)
-                else:
-                    config = replace(run.config, updates=updates or run.config.updates)
-                    result = train(config, folder, overwrite=True, **heard)
+                result = resume(
+                    folder, tables=tables, quiet=quiet, listen=listen(folder),
+                    data_changed=data_changed, updates=updates,
+                )  # fmt: skip
             except (DertsError, KeyboardInterrupt) as error:
                 stopped = isinstance(error, InterruptedRunError | KeyboardInterrupt)
                 kind = InterruptedRunError if stopped else DertsError
