@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from result_files import RESULTS, Rows, mark
+from result_files import RESULTS, Rows
 
 from derts.config_file import as_values
 from derts.paper.cells import NAMES, Setting, cells
@@ -23,9 +23,7 @@ def beside_the_paper() -> str:
     parts = []
     for file in _files():
         name, found, notes = load_results(file)
-        report = table_report(
-            name, cells(name), found, only_run=True, mark=lambda one: mark(one.code)
-        )
+        report = table_report(name, cells(name), found, only_run=True)
         told = [f"`{_command(file, name, found, notes)}`", _other_recipe(found, notes)]
         if curves_file(file).exists():
             told.append(f"![{report.title}](figures/{file.stem}.png)")

@@ -12,7 +12,14 @@ import pytest
 from derts.errors import DertsError
 from derts.paper.cells import Cell, Setting, cells, keep_only
 from derts.paper.collect import CellResult, Results, load_results, save_results
-from derts.paper.report import TableReport, as_html, markdown, print_report, table_report
+from derts.paper.report import (
+    TableReport,
+    as_html,
+    markdown,
+    print_report,
+    read_report,
+    table_report,
+)
 
 
 def result(seed: int, right: int, updates: int = 10000, **values: Any) -> CellResult:
@@ -21,6 +28,7 @@ def result(seed: int, right: int, updates: int = 10000, **values: Any) -> CellRe
         "seconds_per_update": 0.5,
         "seconds_with_evaluation": 0.6,
         "config": {"seed": seed},
+        "code": {"source": "0123", "dirty": False},
     }
     known |= {"machine": {"processor": "abacus", "device": "cpu"}, "weights_of_update": updates}
     return CellResult(seed, updates, (right - 1, right + 1), 100, **(known | values))
@@ -135,6 +143,7 @@ def test_less_time_is_better() -> None:
          "up to 8 pixels."),
         ({"config": {"evaluation": {"weights": "best"}}}, "weights that were best on validation"),
         ({"config": {"hardware": {"precision": "bfloat16"}}}, "on: abacus, in bfloat16."),
+        ({"code": {"source": "0123", "dirty": True}}, "°: by code of which no commit is known."),
         ({"random_share": 0.5}, "`derts` trained on random tasks in 50% of its updates"),
     ],
 )  # fmt: skip
@@ -184,6 +193,23 @@ def test_pages_are_whole_green_where_ours_wins_and_escape_everything(ablation: R
     assert len(lines) == 2 + len(rows)
     assert len({line.count("|") for line in lines}) == 1
     assert sum("🟢" in line for line in lines) == 1
+
+
+def test_numbers_by_code_of_no_commit_are_marked(
+    tmp_path: Path, ablation: Results, default: Setting
+) -> None:
+    for key in ((default.of("random"), 1.0), (default.of("derts"), 1.0)):
+        code = {"source": "4567", "commit": "of the tree before it was changed", "dirty": True}
+        ablation[key][1] = replace(ablation[key][1], code=code)
+    save_results(tmp_path / "a.json", "table5", whole(ablation), ablation, [])
+    row = table(read_report(tmp_path / "a.json"), "cnn4")["ours"]
+    assert row["random"].endswith(" °")
+    assert row["derts"] == "64.00 ± 2.48 °"
+    few = table(read_report(tmp_path / "a.json"), "ratio 0.1")["ours"]
+    assert few["the paper's rule"] == "60.00 (1 of 3 seeds)"
+    # a file beside it may name the commit that holds such code
+    (tmp_path / "digests.json").write_text('{"4567": "a commit"}')
+    assert table(read_report(tmp_path / "a.json"), "cnn4")["ours"]["derts"] == "64.00 ± 2.48"
 
 
 def whole(held: Results) -> list[Cell]:

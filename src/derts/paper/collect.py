@@ -44,7 +44,7 @@ class CellResult:
     seconds_with_evaluation: float
     machine: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
-    code: Mapping[str, str] = field(default_factory=dict)
+    code: Mapping[str, Any] = field(default_factory=dict)
     weights_of_update: int = 0
     random_share: float | None = None
 
@@ -61,6 +61,11 @@ class CellResult:
     def only_warm_up(self) -> bool:
         """Whether training had not come to the strategy yet: random tasks up to here."""
         return 0 < self.weights_of_update <= int(self.setting("strategy", "warmup", 0))
+
+    @property
+    def committed(self) -> bool:
+        """Whether a commit is known to hold the code that made this."""
+        return self.code.get("dirty") is False
 
     @property
     def measured_on(self) -> str:
@@ -147,6 +152,7 @@ def load_results(path: Path) -> tuple[str, Results, list[str]]:
     results: Results = {}
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
+        commits = _commits(path.with_name("digests.json"))
         name = content["table"]
         if name not in NAMES:
             raise ValueError(f"no table is called {name!r}")
@@ -155,7 +161,10 @@ def load_results(path: Path) -> tuple[str, Results, list[str]]:
             cell = cell_of.get(row["cell"])
             if cell is not None:  # else of a recipe that has changed since
                 config = {**content["configs"][row["config"]], "seed": row["seed"]}
-                one = _result(row, config, content["makers"][row["maker"]])
+                maker = content["makers"][row["maker"]]
+                if commit := commits.get(maker["code"].get("source")):
+                    maker["code"] |= {"commit": commit, "dirty": False}
+                one = _result(row, config, maker)
                 results.setdefault(cell.key, {})[row["seed"]] = one
         return name, results, [str(note) for note in content["notes"]]
     except FileNotFoundError:
@@ -167,6 +176,12 @@ def load_results(path: Path) -> tuple[str, Results, list[str]]:
             f"{path} is not a result file of derts reproduce, or is damaged "
             f"({type(error).__name__}: {error}): write it again"
         ) from None
+
+
+def _commits(path: Path) -> dict[str, str]:
+    """Commits of results that do not name theirs, by the digest of their code."""
+    known: dict[str, str] = parse_json(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return known
 
 
 def _result(row: dict[str, Any], config: dict[str, Any], maker: dict[str, Any]) -> CellResult:

@@ -1,7 +1,7 @@
 """Ours beside the paper's: rows for settings, columns for strategies; as Markdown, HTML, text."""
 
 import html
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,6 +39,8 @@ STRATEGY_NOTE = (
     "random + votes: random tasks, relabelled by majority vote as in `derts`; with clean labels "
     "that is random sampling."
 )
+UNCOMMITTED = " °"
+UNCOMMITTED_NOTE = "°: by code of which no commit is known."
 BEST_WEIGHTS = (
     "Every run is evaluated with those of its weights that were best on validation classes, "
     "evaluated several times after the warm-up."
@@ -114,12 +116,10 @@ def table_report(
     notes: Sequence[str] = (),
     *,
     only_run: bool = False,
-    mark: Callable[[CellResult], str] = lambda one: "",
 ) -> TableReport:
     """Rows for each setting, learner and point of training; a column for each strategy.
 
-    `only_run` leaves out rows and columns of which nothing was run; `mark` gives what stands
-    behind a number, of each run that it is the mean of.
+    `only_run` leaves out rows and columns of which nothing was run.
     """
     recipe = read_recipe(name)
     metric = recipe["metric"]
@@ -129,7 +129,7 @@ def table_report(
     shown = {strategy for group in groups for strategy in COLUMNS if group.seeds[strategy]}
     shown |= set() if only_run else {one for group in groups for one in group.recipe}
     columns = [one for at, one in enumerate(COLUMNS) if at < ALWAYS or one in shown]
-    rows = [row for group in groups for row in group.rows(columns, metric, mark)]
+    rows = [row for group in groups for row in group.rows(columns, metric)]
     made = [one for group in groups for one in group.made]
     makers = "; ".join(sorted({one.measured_on for one in made}))
     told = [LEGEND[metric], STRATEGY_NOTE, *_about(made), *notes]
@@ -153,6 +153,8 @@ def _about(made: Sequence[CellResult]) -> Iterable[str]:
             yield f"Augmentation, whatever the strategy: {' and '.join(parts)}."
     if any(one.setting("tasks", "rotated") for one in made):
         yield "Each class is four: as it is, and rotated by 90, 180 and 270 degrees."
+    if not all(one.committed for one in made):
+        yield UNCOMMITTED_NOTE
     shares = [one.random_share for one in made if one.random_share]
     if shares:
         yield (
@@ -180,9 +182,7 @@ class _Group:
             known = [cell for cell in (*here, *as_far) if cell.paper is not None]
             self.theirs |= {strategy: known[-1]} if known else {}
 
-    def rows(
-        self, columns: Sequence[str], metric: str, mark: Callable[[CellResult], str]
-    ) -> Iterable[ReportRow]:
+    def rows(self, columns: Sequence[str], metric: str) -> Iterable[ReportRow]:
         """The paper's numbers, ours, and our differences to random sampling."""
         digits = 2 if metric == "accuracy" else 3
         values = {name: _values(self.seeds[name], metric) for name in columns}
@@ -204,7 +204,8 @@ class _Group:
                 count = len(values[name])
                 text = ours.shown("", digits)
                 text += f" ({count} of {most} seeds)" if count < most else ""
-                text += "".join(sorted({mark(one) for one in self.seeds[name].values()}))
+                committed = all(one.committed for one in self.seeds[name].values())
+                text += "" if committed else UNCOMMITTED
                 if not glyphs and _wins(self.theirs.get(name), ours.mean):
                     wins.add(len(HEAD) + number)
             shown.append(text)
