@@ -10,7 +10,7 @@ from plain_operations import PlainOperations
 from timing import gpu_milliseconds
 from torch import Tensor
 
-from derts.kernels.operations import KernelOperations
+from derts.kernels.functions import KernelOperations
 from derts.kernels.patch_sums import Norm
 
 PLAIN, FUSED = PlainOperations(), KernelOperations()

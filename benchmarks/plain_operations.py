@@ -2,7 +2,7 @@
 
 What the kernels are compared with on a GPU (benchmarks/kernels.py), and what shows on a CPU that
 the fused networks are the plain ones (tests/kernels). Each is explained where the kernels' own is,
-in derts.kernels.operations.
+in derts.kernels.functions.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -59,19 +60,14 @@ class FastEmbedding(Embedding):
         flat = images.flatten(0, 1)
         usual = self.backbone.training and len(images) == self._compiled_tasks
         if self.kernels and can_fuse_cnn4(self.backbone, images.shape[2:]):
-            from derts.kernels.operations import KernelOperations
-
-            found = fused_cnn4(self.backbone, flat, KernelOperations(), products).to(dtype)
+            found = fused_cnn4(self.backbone, flat, _operations(), products)
         elif self.kernels and can_fuse_resnet12(self.backbone):
-            from derts.kernels.operations import KernelOperations
-
-            operations, kind = KernelOperations(), torch.bfloat16
-            found = fused_resnet12(self.backbone, flat, operations, kind, products).to(dtype)
+            found = fused_resnet12(self.backbone, flat, _operations(), torch.bfloat16, products)
         elif usual and self._compiled is not None:
             found = self._compiled(flat)
         else:
             found = self.run(self.backbone, flat, dtype)
-        return found.reshape(*images.shape[:2], -1)
+        return found.to(dtype).reshape(*images.shape[:2], -1)
 
     def products_of(self, table: Table, indices: Tensor) -> Tensor | None:
         """Patch products of images at indices [...], if `prepare_products` made their table's."""
@@ -90,9 +86,7 @@ class FastEmbedding(Embedding):
 
     def prepare_products(self, table: Table) -> None:
         if self.products_pay(table) and PatchSums.worthwhile(table):
-            from derts.kernels.operations import KernelOperations
-
-            self._products = PatchSums(table, KernelOperations())
+            self._products = PatchSums(table, _operations())
 
     def inner_products(
         self, features: Tensor, rows: Tensor, support: int, tasks_at_once: int
@@ -119,3 +113,9 @@ class FastEmbedding(Embedding):
     def fast_math(self) -> AbstractContextManager[None]:
         # trying out algorithms pays for batches of one size; pools and candidates come in any
         return fast_math(self.device, tune=not self.by_kernels)
+
+
+def _operations() -> Any:
+    from derts.kernels.functions import KernelOperations  # needs Triton
+
+    return KernelOperations()

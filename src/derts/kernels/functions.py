@@ -1,8 +1,13 @@
-"""The kernels with their gradients, as autograd functions."""
+"""The kernels with their gradients, as autograd functions: bfloat16 with float32 sums.
+
+Only a machine with Triton can import this. The same operations in plain torch, which the kernels
+are compared with, are in benchmarks/plain_operations.py.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +15,7 @@ from torch import Tensor
 
 from derts.kernels import norm_pool, pixel_conv, pixel_join, pixels, residual
 from derts.kernels.patch_sums import Norm
-from derts.kernels.patches import filters_of_rows, gradients_of_filters
+from derts.kernels.patches import filters_of_rows, gradients_of_filters, products_of_patches
 
 
 def rows_of(values: Tensor) -> Tensor:
@@ -197,3 +202,61 @@ class JoinPixels(torch.autograd.Function):
         change = residual.join_backward(rows, arriving, winner, scale, more, ctx.slope)
         to_weight = torch.stack(colours[: ctx.channels], 1)
         return change.permute(0, 3, 1, 2), None, to_weight, total, to_norm, total, None, None
+
+
+class KernelOperations:
+    """What the fused networks are made of.
+
+    Values are [n, C, H, W], channels last, weights [F, C, 3, 3] (`join_pixels`: [F, C]), shifts
+    [F]. `prepared` pixels are as `prepare` makes them of uint8 [n, H, W, C], H and W even, C ≤ 3.
+
+    conv_relu_pool  (prepared, weight, shift): max-pool 2 of relu(convolution + shift)
+    conv_leaky      (prepared, weight, shift, slope): leaky(convolution + shift)
+    """
+
+    prepare = staticmethod(pixels.frame)
+    conv_relu_pool: ClassVar[Callable[..., Tensor]] = staticmethod(ConvReluPool.apply)
+    conv_leaky: ClassVar[Callable[..., Tensor]] = staticmethod(ConvLeaky.apply)
+
+    def patch_products(self, prepared: Tensor, channels: int) -> Tensor:
+        """Σ over all pixels of p ⊗ p, float64 [9C + 1, 9C + 1].
+
+        p is the normalised 3×3 patch around the pixel (zeros outside of the image), ordered as a
+        filter's [C, 3, 3], and a one behind it.
+        """
+        return products_of_patches(pixels.products(prepared), channels)
+
+    def image_patch_products(self, prepared: Tensor, channels: int) -> Tensor:
+        """The same for each image, [n, 9C + 1, 9C + 1]."""
+        return products_of_patches(pixels.image_products(prepared), channels)
+
+    def moments(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and biased variance per channel, without a graph."""
+        return norm_pool.moments(rows_of(values.detach()))
+
+    def norm_relu_pool(self, values: Tensor, norm: Norm) -> Tensor:
+        """max-pool 2 of relu(norm(values))."""
+        return _applied(NormReluPool, values, *norm)
+
+    def norm_leaky(self, values: Tensor, norm: Norm, slope: float) -> Tensor:
+        """leaky(norm(values))."""
+        return _applied(NormLeaky, values, *norm, slope)
+
+    def join(
+        self, main: Tensor, main_norm: Norm, shortcut: Tensor, shortcut_norm: Norm, slope: float
+    ) -> Tensor:
+        """max-pool 2 of leaky(norm(main) + norm(shortcut))."""
+        parameters = (*main_norm[:2], *shortcut_norm[:2])
+        return _applied(Join, main, shortcut, *parameters, main_norm, shortcut_norm, slope)
+
+    def join_pixels(
+        self, main: Tensor, norm: Norm, prepared: Tensor, weight: Tensor, shift: Tensor,
+        slope: float,
+    ) -> Tensor:  # fmt: skip
+        """max-pool 2 of leaky(norm(main) + weight · pixel + shift)."""
+        return _applied(JoinPixels, main, prepared, weight, shift, *norm[:2], norm, slope)
+
+
+def _applied(function: type[torch.autograd.Function], *given: Any) -> Tensor:
+    found: Tensor = function.apply(*given)
+    return found

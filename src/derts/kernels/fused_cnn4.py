@@ -17,7 +17,7 @@ from derts.kernels.patch_sums import folded, is_plain, kernels_read, norm_of
 from derts.models.cnn4 import CNN4, ConvBlock
 
 if TYPE_CHECKING:
-    from derts.kernels.operations import KernelOperations
+    from derts.kernels.functions import KernelOperations
 
 
 def can_fuse_cnn4(backbone: torch.nn.Module, image_shape: Sequence[int]) -> TypeGuard[CNN4]:

@@ -7,7 +7,7 @@ second convolution's input, and the shortcut is made by the kernel that ends the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ from derts.models.embedding import normalised
 from derts.models.resnet12 import SLOPE, ResidualBlock, ResNet12
 
 if TYPE_CHECKING:
-    from derts.kernels.operations import KernelOperations
+    from derts.kernels.functions import KernelOperations
 
 Layer = tuple[torch.nn.Conv2d, BatchNorm]
 
@@ -96,14 +96,8 @@ def _convolved(
 
 def _layers(block: ResidualBlock) -> tuple[list[Layer], Layer]:
     """Convolutions with their norms: of the main branch, of the shortcut."""
-    main = [_layer(*both) for both in zip(block.convs, block.norms, strict=True)]
-    return main, _layer(*block.shortcut)
-
-
-def _layer(conv: torch.nn.Module, norm: torch.nn.Module) -> Layer:
-    assert isinstance(conv, torch.nn.Conv2d)
-    assert isinstance(norm, BatchNorm)
-    return conv, norm
+    main = list(zip(block.convs, block.norms, strict=True))
+    return cast(list[Layer], main), cast(Layer, tuple(block.shortcut))
 
 
 def _conv(conv: torch.nn.Conv2d, values: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from derts.data.table import Table
 from derts.models.batch_norm import BatchNorm
 
 if TYPE_CHECKING:
-    from derts.kernels.operations import KernelOperations
+    from derts.kernels.functions import KernelOperations
 
 IMAGES_AT_ONCE = 2048
 MOST_BYTES = 2 << 30  # for what is known of every image of a table
@@ -90,7 +90,7 @@ def folded(
         spread = moments[:-1, :-1] - patch_mean.outer(patch_mean)
         mean = (filters @ patch_mean).to(weight.dtype)
         variance = ((filters @ spread) * filters).sum(1).to(weight.dtype)
-        _move(norm, mean.detach(), variance.detach(), pixels)
+        norm.move_statistics(mean.detach(), variance.detach() * _unbiased(pixels))
     else:
         mean, variance = _running(norm)
     scale = norm.weight * torch.rsqrt(variance + norm.eps)
@@ -101,7 +101,7 @@ def norm_of(norm: BatchNorm, values: Tensor, operations: KernelOperations) -> No
     """A BatchNorm with the statistics for values [n, C, H, W]: theirs in training, else running."""
     if norm.training:
         mean, variance = operations.moments(values)
-        _move(norm, mean, variance, values.numel() // values.shape[1])
+        norm.move_statistics(mean, variance * _unbiased(values.numel() // values.shape[1]))
     else:
         mean, variance = _running(norm)
     return Norm(norm.weight, norm.bias, mean, variance, norm.eps, norm.training)
@@ -113,9 +113,5 @@ def _running(norm: BatchNorm) -> tuple[Tensor, Tensor]:
     return norm.running_mean, norm.running_var
 
 
-@torch.no_grad()
-def _move(norm: BatchNorm, mean: Tensor, variance: Tensor, count: int) -> None:
-    """Running statistics move as nn.BatchNorm2d moves them."""
-    norm.move_statistics(mean, variance * (count / max(count - 1, 1)))
-    assert norm.num_batches_tracked is not None
-    norm.num_batches_tracked.add_(1)
+def _unbiased(count: int) -> float:
+    return count / max(count - 1, 1)

@@ -39,14 +39,14 @@ class BatchNorm(nn.BatchNorm2d):
         count, mean = sums[-1].detach(), sums[:-1] / sums[-1].detach()
         spread = (values - mean[None, :, None, None]).square().sum((0, 2, 3))
         variance = total(spread) / count
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked.add_(1)
         self.move_statistics(mean.detach(), variance.detach() * count / (count - 1).clamp(min=1))
         return self._normalise(x, mean, variance)
 
     @torch.no_grad()
     def move_statistics(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
-        """Move the running statistics towards those of a batch: [channels] each."""
+        """Move the running statistics towards those of a batch: [channels] each, unbiased."""
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
         for running, new in ((self.running_mean, mean), (self.running_var, variance)):
             assert running is not None
             running.lerp_(new.to(running.dtype), self.momentum or 0.1)
