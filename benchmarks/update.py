@@ -6,9 +6,9 @@
 
 5-way 5-shot, 15 query images per class; random pixels, for time does not depend on what they show.
 `loop` is benchmarks/task_loop.py in float32 (and tf32 off), `loop, bfloat16` the same by autocast
-and channels-last. `plain` is our trainer without its hand-written kernels and without
-torch.compile. With --cpu the ways take turns, and `floor` is forward and backward of torch's own
-convolutions, BatchNorm, ReLU and pooling on as many images in one batch.
+and channels-last. `plain` is our trainer without its hand-written kernels. With --cpu the ways take
+turns, and `floor` is forward and backward of torch's own convolutions, BatchNorm, ReLU and pooling
+on as many images in one batch.
 """
 
 from __future__ import annotations
@@ -51,10 +51,7 @@ def images_of(size: int, quick: bool) -> ImageTable:
 def our_update(case: dict[str, Any], images: ImageTable, quick: bool) -> Callable[[], object]:
     """An update by the trainer, as `derts train --preset gpu` makes it."""
     plain = case["way"] == "plain"
-    hardware = {
-        "precision": "float32" if quick or case.get("cpu") else "bfloat16",
-        "compile": not (quick or plain or case.get("cpu")),
-    }
+    hardware = {"precision": "float32" if quick or case.get("cpu") else "bfloat16"}
     values = {
         "learner": {"name": case["learner"]},
         "model": {"backbone": case["backbone"], "width": case["width"]},

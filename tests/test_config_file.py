@@ -32,11 +32,11 @@ def test_every_preset_is_valid(name: str) -> None:
 
 def test_later_presets_and_files_win(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
-    path.write_text("updates = 7\n[hardware]\ncompile = false\n")
+    path.write_text('updates = 7\n[hardware]\ndevice = "cpu"\n')
     config = read_config(path, apply_presets(["demo", "gpu"]))
     assert config.updates == 7
     assert config.hardware.precision == "bfloat16"
-    assert not config.hardware.compile
+    assert config.hardware.device == "cpu"
 
 
 PAPERS = {
@@ -108,7 +108,8 @@ def test_the_papers_warm_up_depends_on_learner_and_noise(
         ("[tasks]\nnoise = 'loud'", "choose one of none, swap, tasks"),
         ("[model]\nbatch_norm = 'task'", "model.batch_norm is gone: only 'shared' is left"),
         ("[optimiser]\nlr = -1", "--optimiser.lr is -1.0: it must be between"),
-        ("[optimiser]\nclip = nan", "clip is nan"),
+        ("[optimiser]\nlr = nan", "lr is nan"),
+        ("[optimiser]\nclip = 10.0", "optimiser.clip is gone: only 0.0 is left"),
         ("[strategy]\nratio = 2.0", "strategy.ratio is 2.0"),
         ("seed = 99999999999999999999999", "--seed is"),
         ("updates = ", "not a TOML file"),
@@ -123,7 +124,7 @@ def test_mistakes_are_named(text: str, message: str, tmp_path: Path) -> None:
 
 def test_a_setting_that_is_gone_is_read_with_the_value_that_is_left(tmp_path: Path) -> None:
     path = tmp_path / "old.toml"
-    path.write_text("[model]\nwidth = 8\nbatch-norm = 'shared'\n")
+    path.write_text("[model]\nwidth = 8\nbatch-norm = 'shared'\n[hardware]\nthreads = 4\n")
     assert read_config(path) == TrainConfig(model=ModelConfig(width=8))
 
 

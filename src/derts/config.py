@@ -180,8 +180,6 @@ class OptimiserConfig:
 
     lr: float | None = within(None, 1e-12, 1e4)
     """Learning rate at the start (default: what is known to work for the learner)."""
-    clip: float = within(0.0, 0, 1e12)
-    """Largest norm of the outer gradient (0: no limit)."""
 
 
 @dataclass(frozen=True)
@@ -192,13 +190,9 @@ class HardwareConfig:
     """auto, cpu, cuda, cuda:1, mps, …"""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the backbone; bfloat16 on an NVIDIA GPU uses hand-written kernels."""
-    compile: bool = False
-    """torch.compile a backbone for which there are no kernels: pays off after about a minute."""
     image_memory_gib: float = within(0.0, 0, 1e6)
     """Memory of the device for training images; larger data is streamed (0: half of what is
     free on a GPU, no limit elsewhere)."""
-    threads: int = within(0, 0, 4096)
-    """CPU threads (0: leave as torch chooses)."""
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,17 @@ Values = Mapping[str, Any]
 annotations_of = cache(get_type_hints)  # a millisecond each time
 Config = TypeVar("Config")
 
-REMOVED: dict[str, Any] = {"model.batch_norm": "shared"}
+REMOVED: dict[str, Any] = {
+    "model.batch_norm": "shared",
+    "optimiser.clip": 0.0,
+    "hardware.compile": None,
+    "hardware.threads": None,
+}
 """Settings that are gone, each with the value that is now the only behaviour.
 
 Configs of stored results, run folders and model files that have this value are read as ever; any
-other value is refused. Whoever removes a setting adds it here: "table.name": value.
+other value is refused, but where it is None, as it only said how fast a run was. Whoever removes a
+setting adds it here: "table.name": value.
 """
 
 LONGEST = 500_000  # characters of a config file: it may name thousands of classes
@@ -39,7 +45,7 @@ WHOLE_PAPER = {**PAPER, "warmup": -1, "pool": 3200, "ratio": 0.3}
 PAPER_LEARNER = {"smoothing": 0.0, "head": "random"}
 
 PRESETS: dict[str, Values] = {
-    "gpu": {"hardware": {"precision": "bfloat16", "compile": True}},
+    "gpu": {"hardware": {"precision": "bfloat16"}},
     "laptop": {
         "tasks": {"query": 5},
         "model": {"width": 32},
@@ -78,7 +84,7 @@ def with_values(config: Config, values: Values, where: str, path: str = "") -> C
     for key, value in values.items():
         name = key.replace("-", "_")
         if name not in known and path + name in REMOVED:
-            if value != (only := REMOVED[path + name]):
+            if (only := REMOVED[path + name]) not in (None, value):
                 raise DertsError(f"{where}: {path}{key} is gone: only {only!r} is left")
             continue
         if name not in known:

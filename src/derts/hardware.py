@@ -57,8 +57,6 @@ def choose_device(hardware: HardwareConfig, option: str = "--hardware.device") -
     """The device a config names, by an option; `auto` takes a GPU where there is one."""
     import torch  # here, because the command line needs this file for --help as well
 
-    if hardware.threads:
-        torch.set_num_threads(hardware.threads)
     if hardware.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -1,7 +1,6 @@
 """When updates are recorded, when patch products are known, and what is set for how long."""
 
 import contextlib
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -68,14 +67,3 @@ def test_torchs_settings_are_put_back() -> None:
             assert settings() == (True, True, False)
         raise KeyError
     assert settings() == before
-
-
-@pytest.mark.slow
-def test_a_compiled_network_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = embedding("cnn4", kernels=False)
-    pixels = torch.randint(0, 256, (2, 3, 32, 32, 3), dtype=torch.uint8)
-    plain = made(pixels, torch.float32)
-    traced = partial(torch.compile, backend="eager", fullgraph=True)
-    monkeypatch.setattr(torch, "compile", traced)
-    made.compile_for(2, torch.float32)
-    torch.testing.assert_close(made(pixels, torch.float32), plain)

@@ -192,7 +192,7 @@ def test_what_is_known_is_not_run_again_and_is_reported(
     ("group", "name", "value", "again"),
     [
         ("strategy", "ratio", 0.123, ["derts"]),  # which random sampling does not ask for
-        ("hardware", "compile", True, []),
+        ("hardware", "precision", "bfloat16", []),
         ("strategy", "of_old", 1, ["derts", "random"]),  # a version that is no longer known
     ],
 )

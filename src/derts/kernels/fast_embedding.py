@@ -1,8 +1,7 @@
-"""All that makes a learner fast: precision, kernels, compilation, patch sums, captured updates."""
+"""All that makes a learner fast: precision, kernels, patch sums, captured updates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -23,7 +22,7 @@ MOST_IMAGES = 256  # of a task, for the kernel of inner products
 
 
 class FastEmbedding(Embedding):
-    """A backbone on a device: by kernels in bfloat16 on an NVIDIA GPU, else compiled or plain."""
+    """A backbone on a device: by kernels in bfloat16 on an NVIDIA GPU, else plain."""
 
     def __init__(
         self, backbone: nn.Module, device: torch.device, precision: torch.dtype = torch.float32
@@ -33,38 +32,20 @@ class FastEmbedding(Embedding):
         self.precision = precision
         self.kernels = precision == torch.bfloat16 and usable_on(device)
         self._products: PatchSums | None = None
-        self._compiled: Callable[[Tensor], Tensor] | None = None
-        self._compiled_tasks = 0
 
     @property
     def by_kernels(self) -> bool:
         """Whether kernels were written for the backbone and can run."""
         return self.kernels and isinstance(self.backbone, CNN4 | ResNet12)
 
-    def compile_for(self, tasks: int, dtype: torch.dtype) -> None:
-        """Compile the backbone for training meta-batches of `tasks` tasks.
-
-        Other sizes, evaluation among them, take the plain path rather than compile anew.
-        """
-        # each learner compiles its own code; without this the ninth in a process would not compile
-        torch.compiler.reset()
-
-        def run(images: Tensor) -> Tensor:
-            return self.run(self.backbone, images, dtype)
-
-        self._compiled, self._compiled_tasks = torch.compile(run, dynamic=False), tasks
-
     def __call__(
         self, images: Tensor, dtype: torch.dtype, products: Tensor | None = None
     ) -> Tensor:
         flat = images.flatten(0, 1)
-        usual = self.backbone.training and len(images) == self._compiled_tasks
         if self.kernels and can_fuse_cnn4(self.backbone, images.shape[2:]):
             found = fused_cnn4(self.backbone, flat, _operations(), products)
         elif self.kernels and can_fuse_resnet12(self.backbone):
             found = fused_resnet12(self.backbone, flat, _operations(), torch.bfloat16, products)
-        elif usual and self._compiled is not None:
-            found = self._compiled(flat)
         else:
             found = self.run(self.backbone, flat, dtype)
         return found.to(dtype).reshape(*images.shape[:2], -1)

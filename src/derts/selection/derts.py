@@ -129,7 +129,7 @@ class Derts(PoolStrategy):
     def _nothing_left(self, threshold: float, finite: Tensor) -> DertsError:
         tasks = len(finite)
         if not bool(finite.any()):
-            fix = "lower --optimiser.lr or --learner.inner-lr, or set --optimiser.clip 10"
+            fix = "lower --optimiser.lr or --learner.inner-lr"
             return DertsError(f"none of a round's {tasks} tasks has finite numbers: {fix}")
         score = "gradient norm" if self.config.drop == "paper" else "query loss"
         cause = f"keeps none: the limit on the {score} is {threshold:.4g}"

@@ -27,7 +27,7 @@ class BadNumbersError(DertsError):
         self.tasks = tasks
         adapts = config.learner.name != "protonet"
         inner = f"--learner.inner-lr (now {config.learner.inner_lr:g}) or " if adapts else ""
-        fix = f"lower {inner}--optimiser.lr (now {config.optimiser.lr:g}), or set --optimiser.clip"
+        fix = f"lower {inner}--optimiser.lr (now {config.optimiser.lr:g})"
         cause = f"loss or gradient is not finite in {IN_A_ROW} updates in a row"
         super().__init__(f"{cause}, up to update {update}: {fix}")
 

@@ -1,10 +1,9 @@
-"""One update, and where it runs: forward, weigh, backward, clip and the optimiser's step.
+"""One update, and where it runs: forward, weigh, backward and the optimiser's step.
 
 Plain or captured as CUDA graphs, by one process or by several that share a meta-batch.
 """
 
 import inspect
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -28,15 +27,12 @@ from derts.training.bad_numbers import GuardedStep
 WARM_UPS = 2  # before a capture
 
 
-def place_learner(learner: Learner[Any], config: TrainConfig, device: torch.device) -> None:
+def place_learner(learner: Learner[Any], hardware: HardwareConfig, device: torch.device) -> None:
     """Move a learner to a device and let it embed images there in the fastest way asked for."""
-    hardware = config.hardware
     learner.to(device)
     learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     precision = torch.bfloat16 if hardware.precision == "bfloat16" else torch.float32
     embedding = FastEmbedding(learner.backbone, learner.device, precision)
-    if hardware.compile and learner.embeds and not embedding.by_kernels:
-        embedding.compile_for(config.meta_batch, learner.dtype)
     embedding.pretrained = learner.embedding.pretrained
     learner.embedding = embedding
 
@@ -143,10 +139,10 @@ class Updater:
         return Outcome(outcome.loss.detach(), losses, group.gather(outcome.accuracies, count))
 
     def finish(self, losses: Tensor, accuracies: Tensor) -> Tensor:
-        """Clip the gradients and step; mean loss, mean accuracy and gradient norm, as [3]."""
-        limit = self.config.optimiser.clip or math.inf
-        norm = torch.nn.utils.clip_grad_norm_(self.learner.parameters(), limit)
-        values = torch.stack((losses.mean(), accuracies.mean(), norm.detach()))
+        """Step; mean loss, mean accuracy and gradient norm, as [3]."""
+        gradients = [x.grad for x in self.learner.parameters() if x.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        values = torch.stack((losses.mean(), accuracies.mean(), norm))
         self.guard.step(values.isfinite().all())
         return values
 

@@ -79,10 +79,7 @@ class Trainer:
         self.images = place_table(images, self.device, config.hardware)
         if isinstance(self.learner.backbone, FeatureBackbone | FineTuned):
             self.learner.backbone.fit(images)
-        if not self.group.alone:
-            # messages between processes cannot be compiled
-            config = replace(config, hardware=replace(config.hardware, compile=False))
-        place_learner(self.learner, config, self.device)
+        place_learner(self.learner, config.hardware, self.device)
         self.updater = Updater(self.learner, self.images, config, self.group)
         self.optimiser = self.updater.optimiser
         self.strategy = build_strategy(config.strategy)
