@@ -10,27 +10,53 @@ from pathlib import Path
 from result_files import RESULTS, Rows
 
 from derts.config_file import as_values
-from derts.paper.cells import NAMES, Setting, cells
+from derts.paper.cells import NAMES, Cell, Setting, cells
 from derts.paper.collect import CellResult, Results, load_results, result_files
-from derts.paper.figures import curves_file
-from derts.paper.report import HEAD, table_report
+from derts.paper.report import COLUMNS, table_report
 from derts.paper.runs import READS, Scale, make_config
 from derts.report.tables import markdown_table
 
 
 def beside_the_paper() -> str:
-    """Every result file of `derts reproduce`, ours beside theirs."""
-    parts = []
+    """Every result file of `derts reproduce`: the paper's numbers and ours in a row."""
+    found: list[dict[str, str]] = []
+    told = []
     for file in _files():
-        name, found, notes = load_results(file)
-        report = table_report(name, cells(name), found, only_run=True)
-        told = [f"`{_command(file, name, found, notes)}`", _other_recipe(found, notes)]
-        if curves_file(file).exists():
-            told.append(f"![{report.title}](figures/{file.stem}.png)")
-        text = "\n\n".join(line for line in told if line)
-        title = f"### {file.stem.removeprefix('reproduce-')}: {report.title}"
-        parts.append(f"{title}\n\n{markdown_table(report.marked(), len(HEAD))}\n\n{text}\n")
-    return "\n".join(parts).rstrip()
+        name, held, notes = load_results(file)
+        asked = [cell for cell in cells(name) if cell.fraction == 1 or _whole(cell, held)]
+        report = table_report(name, asked, held, only_run=True)
+        theirs: dict[str, str] = {}
+        for row in report.marked()[1:]:
+            ours = dict(zip(report.heading, row, strict=True))
+            if ours["by"] == "paper":
+                theirs = ours
+            elif ours["by"] == "ours" and theirs:
+                place = ours["setting"].replace("mini-imagenet 5-way ", "").replace(" cnn4", "")
+                after = ours["updates"].partition(" ")[0]
+                of_paper = "" if after == theirs["updates"] else f" of {theirs['updates']}"
+                found.append(
+                    {
+                        "": f"{_short(file)}: {place}, {ours['learner']}",
+                        "updates": after + of_paper,
+                        "paper: random": theirs["random"],
+                        "its DERTS": theirs["the paper's rule"],
+                        **{column: ours[column] for column in COLUMNS.values() if column in ours},
+                    }
+                )
+        other = _other_recipe(held, notes)
+        told.append(f"- {_short(file)}: `{_command(file, name, held, notes)}`. {other}".rstrip())
+    heading = max(map(tuple, found), key=len)
+    rows = [heading, *(tuple(one.get(column, "") for column in heading) for one in found)]
+    return markdown_table(rows) + "\n\n" + "\n".join(told)
+
+
+def _whole(cell: Cell, found: Results) -> bool:
+    """Whether a cell was measured after as many updates as the paper's."""
+    return any(one.updates == cell.updates for one in found.get(cell.key, {}).values())
+
+
+def _short(file: Path) -> str:
+    return file.stem.removeprefix("reproduce-")
 
 
 def _files() -> list[Path]:
@@ -83,24 +109,32 @@ def _changed(setting: Setting, one: CellResult, presets: tuple[str, ...]) -> Ite
                     yield f"`{option} {then}`"
 
 
-def not_run() -> str:
-    """How much of each table has a number of ours, and why the rest has none."""
-    run: dict[str, dict[tuple[Setting, float], bool]] = {name: {} for name in NAMES}
+def coverage() -> str:
+    """How many of the paper's accuracies have a number of ours, and why the rest has none.
+
+    The paper's DERTS counts where its rule or our `derts` was run.
+    """
+    run: dict[tuple[Setting, float], set[int]] = {}
     for file in _files():
-        name, found, notes = load_results(file)
-        if set(_presets(notes)) <= {"gpu"}:
-            for (setting, at), seeds in found.items():
-                done = any(one.updates == round(at * setting.updates) for one in seeds.values())
-                run[name][setting, at] = run[name].get((setting, at), False) or done
-    head = ("table", "cells", "measured at full length", "shortened", "not measured", "why not")
-    rows: Rows = [head]
+        for key, seeds in load_results(file)[1].items():
+            run.setdefault(key, set()).update(one.updates for one in seeds.values())
+    rows: Rows = [
+        ("the paper's", "accuracies", "measured at full length", "shortened", "not measured",
+         "why not")
+    ]  # fmt: skip
     for name in NAMES:
-        wanted = [(cell.setting, cell.fraction) for cell in cells(name)]
-        whole = sum(run[name].get(cell, False) for cell in wanted)
-        missing = Counter(_why_not(cell[0]) for cell in wanted if cell not in run[name])
-        numbers = (len(wanted), whole, len(wanted) - whole - missing.total(), missing.total())
-        why = "; ".join(f"{count}: {reason}" for reason, count in missing.items())
-        rows.append((name, *(str(number) for number in numbers), why))
+        made: dict[tuple[Setting, float], set[int]] = {}
+        for cell in cells(name):
+            if cell.metric == "accuracy" and cell.paper is not None:
+                setting = cell.setting
+                one = setting.of("paper") if setting.strategy == "derts" else setting
+                made.setdefault((one, cell.fraction), set()).update(run.get(cell.key, ()))
+        if made:
+            whole = sum(round(at * one.updates) in updates for (one, at), updates in made.items())
+            missing = Counter(_why_not(one) for (one, _), updates in made.items() if not updates)
+            parts = (whole, len(made) - whole - missing.total(), missing.total())
+            why = "; ".join(f"{count}: {reason}" for reason, count in missing.items())
+            rows.append((name, *(str(number) for number in (len(made), *parts)), why))
     sums = [str(sum(int(row[column]) for row in rows[1:])) for column in range(1, 5)]
     return markdown_table([*rows, ("all", *sums, "")])
 

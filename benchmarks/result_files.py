@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from derts.statistics import Estimate, over_seeds, paired_by_seed, student, student_inside
+from derts.report.tables import markdown_table
+from derts.statistics import Estimate, over_seeds, student, student_inside
 
 RESULTS = Path(__file__).parent.parent / "results"
 NOT_RUN = "not run"
 Rows = list[tuple[str, ...]]
+Differences = list[float]
+"""Ours − theirs, one number for each seed."""
+Cell = str | Differences
 
 
 @cache
@@ -54,13 +59,8 @@ class Scores:
         text = over_seeds(list(self.by_seed.values())).shown() if interval else f"{self.mean:.2f}"
         return text + "".join(sorted(self.marks))
 
-    def minus(self, other: Scores) -> str:
-        """The paired difference, over the seeds that both have."""
-        found = paired_by_seed(self.by_seed, other.by_seed)
-        return "" if found is None else found.shown("+")
-
-    def gains(self, other: Scores) -> list[float]:
-        """The differences, by seed."""
+    def minus(self, other: Scores) -> Differences:
+        """The differences over the seeds that both have."""
         both = sorted(self.by_seed.keys() & other.by_seed.keys())
         return [self.by_seed[seed] - other.by_seed[seed] for seed in both]
 
@@ -74,7 +74,41 @@ def compared(name: str) -> dict[tuple[str, str], Scores]:
     return found
 
 
-def holm(samples: list[list[float]], level: float = 0.05) -> list[Estimate]:
+def table(rows: Iterable[Sequence[Cell]]) -> str:
+    """Rows as Markdown; a list of differences by seed becomes text, corrected for all of them."""
+    rows = list(rows)
+    texts = iter(differences([cell for row in rows for cell in row if isinstance(cell, list)]))
+    return markdown_table(
+        [tuple(next(texts) if isinstance(cell, list) else cell for cell in row) for row in rows]
+    )
+
+
+def differences(gains: list[Differences]) -> list[str]:
+    """The comparisons of a table, each by its differences per seed, as text.
+
+    Mean ± half of its 95% interval, and in brackets that half after Holm's correction for all of
+    them; bold where the corrected interval leaves out 0. "0": the same runs, to the last answer.
+
+    >>> differences([[2.0, 2.1, 2.2], [0.0, 0.0, 0.0], [], [1.5], [1.0, -2.0, 3.0]])
+    ['**+2.10 ± 0.25 (0.36)**', '0', '', '+1.50', '+0.67 ± 6.25 (6.25)']
+    """
+    compared = [values for values in gains if len(values) > 1 and any(values)]
+    corrected = iter(holm(compared))
+    told = []
+    for values in gains:
+        if not any(values):
+            told.append("0" if values else "")
+            continue
+        text = over_seeds(values).shown("+")
+        if len(values) > 1:
+            half = next(corrected).interval
+            text += f" ({half:.2f})"
+            text = f"**{text}**" if abs(over_seeds(values).mean) > half else text
+        told.append(text)
+    return told
+
+
+def holm(samples: list[Differences], level: float = 0.05) -> list[Estimate]:
     """Intervals of many comparisons' differences by seed, after Holm, in the order given.
 
     Of m comparisons the clearest has an interval at level/m, the next at level/(m − 1), and so on

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from accuracy_tables import MISLABELLED
-from result_files import NOT_RUN, Rows, compared, mark, read
+from result_files import NOT_RUN, Cell, Rows, compared, mark, read, table
 
 from derts.paper.report import SAME_AS_RANDOM
 from derts.report.tables import markdown_table
@@ -75,7 +75,7 @@ THEN = {
 def strategies() -> str:
     """Every strategy's accuracy and cost with ANIL, noisy and clean."""
     found, runs = compared("strategies-h200.json"), read("strategies-h200.json")["runs"]
-    rows: Rows = [
+    rows: list[tuple[Cell, ...]] = [
         ("strategy", MISLABELLED, "− random", "wrong labels trained on", "clean tasks", "− random",
          "ms per update", "of it selection")
     ]  # fmt: skip
@@ -86,7 +86,7 @@ def strategies() -> str:
         return sum(known) / len(known) if known else None
 
     for name in dict.fromkeys(variant.removesuffix(" clean") for _, variant in found):
-        told = []
+        told: list[Cell] = []
         for end in ("", " clean"):
             mine, random = found["anil", f"{name}{end}"], found["anil", f"random{end}"]
             told += [mine.shown(), "" if name == "random" else mine.minus(random)]
@@ -100,12 +100,14 @@ def strategies() -> str:
                 ("random + votes", NOT_RUN, "", "", SAME_AS_RANDOM, "", NOT_RUN, ""),
                 ("the paper's rule", NOT_RUN, "", "", NOT_RUN, "", NOT_RUN, ""),
             ]
-    return markdown_table(rows)
+    return table(rows)
 
 
 def redundant() -> str:
     """Pools in which most tasks repeat each other; labels are clean."""
-    rows: Rows = [("learner", "strategy", "accuracy", "− random", "rare tasks trained on")]
+    rows: list[tuple[Cell, ...]] = [
+        ("learner", "strategy", "accuracy", "− random", "rare tasks trained on")
+    ]
     for learner, file in (
         ("protonet", "redundant-pools-cpu.json"),
         ("anil", "redundant-pools-anil-cpu.json"),
@@ -113,11 +115,11 @@ def redundant() -> str:
         found, runs = compared(file), read(file)["runs"]
         for name in dict.fromkeys(variant for _, variant in found):
             mine = found[learner, name]
-            gain = "" if name == "random" else mine.minus(found[learner, "random"])
+            gain: Cell = "" if name == "random" else mine.minus(found[learner, "random"])
             rare = [run["rare_share"] for run in runs if run["variant"] == name]
             share = f"{100 * sum(rare) / len(rare):.0f}%"
             rows.append((learner, name, mine.shown(), gain, share))
             if name == "random":
                 rows.append((learner, "random + votes", SAME_AS_RANDOM, "", ""))
                 rows.append((learner, "the paper's rule", NOT_RUN, "", ""))
-    return markdown_table(rows)
+    return table(rows)

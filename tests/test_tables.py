@@ -1,5 +1,6 @@
 """The tables of README.md and docs/ are what results/ say, and say whose numbers they are."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -75,7 +76,7 @@ def test_runs_by_another_recipe_are_named(tables: Any) -> None:
 
 
 def test_holm_widens_intervals_by_rank_and_stops_at_the_first_that_holds_zero(tables: Any) -> None:
-    holm = tables.accuracy.holm
+    holm = sys.modules["result_files"].holm
     random = np.random.default_rng(0)
     samples = [(random.normal(mean, 1, 4)).tolist() for mean in (0.2, 30, 9, 0.1)]
     p = [float(stats.ttest_1samp(values, 0).pvalue) for values in samples]
@@ -83,3 +84,39 @@ def test_holm_widens_intervals_by_rank_and_stops_at_the_first_that_holds_zero(ta
     for one, parts in ((1, 4), (2, 3), (0, 2), (3, 2)):
         expected = stats.t.ppf(1 - 0.05 / parts / 2, 3) * stats.sem(samples[one])
         assert holm(samples)[one].interval == pytest.approx(expected, rel=1e-6)
+
+
+def test_differences_are_corrected_for_all_of_a_table(tables: Any) -> None:
+    clear, unclear, same = [2.0, 2.1, 2.2], [1.0, -2.0, 3.0], [0.0, 0.0, 0.0]
+    rows = [("a", clear), ("b", same), ("c", []), ("d", [1.5]), ("e", unclear)]
+    lines = sys.modules["result_files"].table([("", "ours − theirs"), *rows]).splitlines()[2:]
+    told = [line.split("|")[2].strip() for line in lines]
+    assert told == ["**+2.10 ± 0.25 (0.36)**", "0", "", "+1.50", "+0.67 ± 6.25 (6.25)"]
+
+
+def test_coverage_counts_the_papers_accuracies(
+    tables: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paper = tables.paper
+    given = json.loads((ROOT / "src" / "derts" / "paper" / "paper.json").read_text())["tables"]
+    whole = {name.partition("_")[0]: len(one["cells"]) for name, one in given.items()}
+
+    def rows() -> dict[str, list[str]]:
+        lines = [
+            [part.strip() for part in line.split("|")] for line in paper.coverage().split("\n")
+        ]
+        return {line[1]: line[2:6] for line in lines[2:]}
+
+    assert {name: int(row[0]) for name, row in rows().items()} == {
+        **{name: count for name, count in whole.items() if name != "table2"},
+        "all": 173,
+    }
+    first, second = paper.cells("table5")[:2]
+    made = [paper.CellResult(0, updates, (1,), 1, None, 0.0) for updates in (10_000, 1000)]
+    found = {first.key: {0: made[0]}, second.key: {0: made[1]}}
+    # the paper's rule and derts are the same DERTS of the paper
+    found[first.setting.of("derts"), 1.0] = {0: made[1]}
+    monkeypatch.setattr(paper, "_files", lambda: [Path("reproduce-table5.json")])
+    monkeypatch.setattr(paper, "load_results", lambda file: ("table5", found, []))
+    assert rows()["table5"] == ["5", "1", "1", "3"]
+    assert rows()["table3"] == ["14", "0", "0", "14"]
