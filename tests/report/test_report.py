@@ -218,9 +218,10 @@ def test_runs_that_differ_in_hardware_alone_are_told_apart(
     demo_folder: Path, tmp_path: Path
 ) -> None:
     random = demo_folder / "random-seed0"
-    twin = copy_of(random, tmp_path / "twin", ("threads = 0\n", "threads = 2\n"))
+    change = ("image_memory_gib = 0.0\n", "image_memory_gib = 2.0\n")
+    twin = copy_of(random, tmp_path / "twin", change)
     groups = group_runs(read_runs([random, twin]))
-    assert [group.name for group in groups] == ["random threads=0", "random threads=2"]
+    assert [group.name for group in groups] == [f"random image_memory_gib={gib}" for gib in ("0.0", "2.0")]
     assert len(comparison_of(groups).table()) == 3
     groups = group_runs(read_runs([demo_folder / "derts-seed0", twin]))
     assert [group.name for group in groups] == ["random", "derts"]
