@@ -221,7 +221,9 @@ def test_runs_that_differ_in_hardware_alone_are_told_apart(
     change = ("image_memory_gib = 0.0\n", "image_memory_gib = 2.0\n")
     twin = copy_of(random, tmp_path / "twin", change)
     groups = group_runs(read_runs([random, twin]))
-    assert [group.name for group in groups] == [f"random image_memory_gib={gib}" for gib in ("0.0", "2.0")]
+    assert [group.name for group in groups] == [
+        f"random image_memory_gib={gib}" for gib in ("0.0", "2.0")
+    ]
     assert len(comparison_of(groups).table()) == 3
     groups = group_runs(read_runs([demo_folder / "derts-seed0", twin]))
     assert [group.name for group in groups] == ["random", "derts"]
