@@ -35,7 +35,7 @@ def test_the_selection_describes_itself_truly() -> None:
 def test_distances_that_are_not_kept_give_the_same_picks(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = clouds(600)
     kept = select_two_rounds(rows, 15, shares=2)
-    monkeypatch.setattr(two_rounds, "KEPT_BYTES", 0)
+    monkeypatch.setattr(two_rounds, "KEPT_GIB", 0.0)
     again = select_two_rounds(rows, 15, shares=2)
     assert again.objective == pytest.approx(kept.objective, rel=1e-3)
 

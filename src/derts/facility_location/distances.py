@@ -83,8 +83,7 @@ class Distances:
         self._rounder = rounder(self.count)
         keep = 4 * self.count**2 <= memory_limit_gib * 2**30
         cheap = dimensions <= CHEAP_DIMENSIONS
-        self.cheap_rows = keep or cheap  # whether one row costs about its share of many
-        height = max(4, BLOCK_ENTRIES // self.count) if self.cheap_rows else PRODUCT_ROWS
+        height = max(4, BLOCK_ENTRIES // self.count) if keep or cheap else PRODUCT_ROWS
         self._height = min(self.count, height)
         # Reused by every pass: fresh arrays of this size cost page faults, the more so from torch.
         self._block = self._empty(self._height)
@@ -118,22 +117,18 @@ class Distances:
         np.sqrt(out.numpy(), out=out.numpy())
         return out.add_(self._rounder).sub_(self._rounder)
 
-    def _view(self, rows: slice) -> Tensor:
-        if self._kept is not None:
-            return self._kept[rows]
-        return self._compute(rows, 0, self._block[: rows.stop - rows.start])
-
-    def _gather(self, indices: Tensor, out: Tensor) -> Tensor:
-        if self._kept is not None:
-            return torch.index_select(self._kept, 0, indices, out=out)
-        for part in self._parts(len(indices)):
-            self._compute(indices[part], 0, out[part])
-        return out
-
-    def _gathered(self, indices: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Blocks of the rows at indices, one after the other in the same memory."""
-        for part in self._parts(len(indices)):
-            yield part, self._gather(indices[part], self._block[: part.stop - part.start])
+    def _blocks(self, indices: Integers | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """All rows, or those at indices, block by block, each in the memory of the one before."""
+        chosen = None if indices is None else torch.from_numpy(indices)
+        for part in self._parts(self.count if chosen is None else len(chosen)):
+            block = self._block[: part.stop - part.start]
+            if self._kept is None:
+                self._compute(part if chosen is None else chosen[part], 0, block)
+            elif chosen is None:
+                block = self._kept[part]
+            else:
+                torch.index_select(self._kept, 0, chosen[part], out=block)
+            yield part, block
 
     def row(self, index: int) -> Floats:
         """Distances of one row to all rows, float32 [N]; not to be changed."""
@@ -143,28 +138,30 @@ class Distances:
 
     def rows(self, indices: Integers) -> Floats:
         """Distances of the rows ``indices`` [b] to all rows, float32 [b, N]; a fresh array."""
-        return self._gather(torch.from_numpy(indices), self._empty(len(indices))).numpy()
+        found = self._empty(len(indices))
+        for part, block in self._blocks(indices):
+            found[part] = block
+        return cast(Floats, found.numpy())
 
     def totals(self) -> tuple[Doubles, float]:
         """The sum of each row, quick, float64 [N], and the largest distance."""
         if not self._totals:
-            views = map(self._view, self._parts(self.count))
-            self._totals = [(view.sum(1), view.max()) for view in views]
+            self._totals = [(block.sum(1), block.max()) for _, block in self._blocks()]
         sums, largest = zip(*self._totals, strict=True)
         return _array(torch.cat(sums)), float(torch.stack(largest).max())
 
     def gains(self, cap: Floats) -> Doubles:
         """Σ_j max(0, cap_j − D_ij) for each row i, quick, float64 [N]."""
         limit, sums = torch.from_numpy(cap), []
-        for rows in self._parts(self.count):
-            block = self._block[: rows.stop - rows.start]
-            sums.append(torch.sub(limit, self._view(rows), out=block).clamp_(min=0).sum(1))
+        for _, block in self._blocks():
+            out = self._block[: len(block)]
+            sums.append(torch.sub(limit, block, out=out).clamp_(min=0).sum(1))
         return _array(torch.cat(sums))
 
     def exact_gains(self, indices: Integers, cap: Floats) -> Doubles:
         """Σ_j max(0, cap_j − D_ij) for each i of ``indices`` [b], exact, float64 [b]."""
         limit, capped = torch.from_numpy(cap), []
-        for _, block in self._gathered(torch.from_numpy(indices)):
+        for _, block in self._blocks(indices):
             # The smaller of two float32 is exact; their difference would not be.
             capped.append(torch.minimum(block, limit, out=block).sum(1, dtype=torch.float64))
         return _array(limit.sum(dtype=torch.float64) - torch.cat(capped))
@@ -176,7 +173,7 @@ class Distances:
         """
         lower, upper = torch.from_numpy(low)[:, None], torch.from_numpy(high)[:, None]
         lost = torch.zeros(self.count, dtype=torch.float64)
-        for part, block in self._gathered(torch.from_numpy(indices)):
+        for part, block in self._blocks(indices):
             torch.maximum(block, lower[part], out=block)
             lost += torch.sub(upper[part], block, out=block).clamp_(min=0).sum(0)
         return _array(lost)
@@ -187,8 +184,7 @@ class Distances:
         """
         limit = torch.from_numpy(cap)[:, None]
         columns, values, lengths = [], [], []
-        for rows in self._parts(self.count):
-            block = self._view(rows)
+        for rows, block in self._blocks():
             flat = np.flatnonzero(torch.lt(block, limit[rows]).numpy())
             starts = np.arange(len(block) + 1) * self.count
             found = np.diff(np.searchsorted(flat, starts))

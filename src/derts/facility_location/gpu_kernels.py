@@ -46,6 +46,15 @@ def pair_distances(points: Tensor, others: Tensor, rounder: float) -> Tensor:
 
 
 @triton.jit
+def _meet(arrivals, target):
+    tl.debug_barrier()
+    tl.atomic_add(arrivals, 1, sem="acq_rel")
+    while tl.atomic_add(arrivals, 0, sem="acquire") < target:
+        pass
+    tl.debug_barrier()
+
+
+@triton.jit
 def _greedy_kept(
     matrix, nearest, gains, best_gain, best_index, arrivals, changed, lower, upper,
     picks, picked_gains, count, k,
@@ -71,12 +80,8 @@ def _greedy_kept(
         tl.store(best_index + side, first)
         tl.store(best_gain + side + PROGRAMS, next_top)
         tl.store(best_index + side + PROGRAMS, second)
-        tl.debug_barrier()
-        tl.atomic_add(arrivals, 1, sem="acq_rel")
         meeting += 1
-        while tl.atomic_add(arrivals, 0, sem="acquire") < meeting * PROGRAMS:
-            pass
-        tl.debug_barrier()
+        _meet(arrivals, meeting * PROGRAMS)
         slots = ((meeting - 1) % 2) * 2 * PROGRAMS + tl.arange(0, 2 * PROGRAMS)
         their_gain = tl.load(best_gain + slots, cache_modifier=".cg")
         their_index = tl.load(best_index + slots, cache_modifier=".cg")
@@ -166,15 +171,6 @@ def greedy_kept(matrix: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         ROWS=rows, OWN=own, PROGRAMS=programs, CHUNK=64, NOBODY=1 << 30, num_warps=8,
     )  # fmt: skip
     return picks.long(), picked_gains, nearest
-
-
-@triton.jit
-def _meet(arrivals, target):
-    tl.debug_barrier()
-    tl.atomic_add(arrivals, 1, sem="acq_rel")
-    while tl.atomic_add(arrivals, 0, sem="acquire") < target:
-        pass
-    tl.debug_barrier()
 
 
 @triton.jit

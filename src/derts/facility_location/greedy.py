@@ -8,6 +8,7 @@ The gain of candidate i is Σ_j max(0, m_j − D_ij), m_j the distance of row j 
 Lazy greedy gives the same picks, stochastic greedy those among randomly drawn candidates.
 """
 
+import heapq
 import math
 
 import numpy as np
@@ -26,8 +27,6 @@ LIST_GROWTH = 1.7  # of the number of picks until lists are shortened
 GROWTH = 1.4  # of the number of picks until lists are looked at again
 BYTES_PER_ENTRY = 24  # column and value, and the copies while the lists are made
 SAMPLED_ROWS = 32
-PREFETCHED_ROWS = 64
-LAZY_BATCH = 16
 
 Picks = tuple[Integers, Doubles, Floats]
 """Picks int64 [K], gains float64 [K] and distances to the nearest pick, float32 [N], scaled."""
@@ -49,7 +48,6 @@ class Greedy:
         self.error = QUICK_ERROR * float(sums.max())
         self.picks: list[int] = []
         self.picked_gains: list[float] = []
-        self._prefetched: dict[int, Floats] = {}
 
     def pick_densely(self) -> None:
         """One pick; visits the whole row of every row whose nearest changes.
@@ -94,7 +92,7 @@ class Greedy:
             pick = int(gains.argmax())
             self.picks.append(pick)
             self.picked_gains.append(float(gains[pick]))
-            row = self._row(pick, gains)
+            row = self.distances.row(pick)
             gains[pick] = -np.inf
             changed = (row < nearest).nonzero()[0]
             if not len(changed):
@@ -111,17 +109,6 @@ class Greedy:
             np.minimum(clipped, high, out=clipped)
             lost = np.subtract(high, clipped, dtype=np.float64)
             np.subtract.at(gains, columns.take(at).astype(np.int64), lost)
-
-    def _row(self, pick: int, gains: Doubles) -> Floats:
-        """The pick's row; where a row alone is dear, with those of the next likely picks."""
-        if self.distances.cheap_rows:
-            return self.distances.row(pick)
-        if pick not in self._prefetched:
-            likely = np.argpartition(gains, -min(PREFETCHED_ROWS, len(gains)))[-PREFETCHED_ROWS:]
-            likely = np.union1d(likely, [pick])
-            rows = self.distances.rows(likely)
-            self._prefetched = dict(zip(likely.tolist(), rows, strict=True))
-        return self._prefetched[pick]
 
     def entries(self) -> int:
         """About how many pairs the lists would hold now, from evenly spread rows."""
@@ -145,33 +132,31 @@ def greedy(distances: Distances, k: int, memory_limit_gib: float) -> Picks:
     return np.array(state.picks), np.array(state.picked_gains), state.nearest
 
 
-def lazy(distances: Distances, k: int) -> Picks:
-    """Lazy greedy: old gains are upper bounds, so only the best few are summed again.
+def lazy(distances: Distances, k: int, counts: Floats | None = None) -> Picks:
+    """Lazy greedy: old gains are upper bounds, so only the highest is looked at again.
 
-    The same picks and gains as exact greedy.
+    The same picks and gains as exact greedy. With `counts` [N] each row counts that often.
     """
-    count, everyone = distances.count, np.arange(distances.count)
-    nearest: Floats = np.full(count, distances.totals()[1], np.float32)
-    bounds = distances.exact_gains(everyone, nearest)
+    nearest: Floats = np.full(distances.count, distances.totals()[1], np.float32)
+
+    def gain(row: int) -> float:
+        # The smaller of two float32 is exact; their difference would not be.
+        left = np.minimum(nearest, distances.row(row))
+        fallen = np.subtract(nearest, left, dtype=np.float64)
+        return float(fallen.sum() if counts is None else counts @ fallen)
+
+    bounds = [(-gain(row), row, 0) for row in range(distances.count)]
+    heapq.heapify(bounds)
     picks: list[int] = []
     gains: list[float] = []
     while len(picks) < k:
-        if len(picks) == 1:
-            # Nothing of the first bounds is left, now that no row is as far as the largest.
-            bounds = distances.exact_gains(everyone, nearest)
-            bounds[picks] = -np.inf
-        fresh = np.full(count, len(picks) < 2)
-        while not fresh[best := int(bounds.argmax())]:
-            top = np.argpartition(bounds, -min(LAZY_BATCH, count))[-LAZY_BATCH:]
-            stale = top[~fresh[top] & (bounds[top] > -np.inf)]
-            # Ties with the best may lie outside the top few; the best itself never may.
-            stale = np.union1d(stale, [best])
-            bounds[stale] = distances.exact_gains(stale, nearest)
-            fresh[stale] = True
-        picks.append(best)
-        gains.append(float(bounds[best]))
-        bounds[best] = -np.inf
-        nearest = np.minimum(nearest, distances.row(best))
+        bound, row, picked = heapq.heappop(bounds)
+        if picked < len(picks):
+            heapq.heappush(bounds, (-gain(row), row, len(picks)))
+        else:  # nothing was picked since: no other row can gain more
+            picks.append(row)
+            gains.append(-bound)
+            nearest = np.minimum(nearest, distances.row(row))
     return np.array(picks), np.array(gains), nearest
 
 

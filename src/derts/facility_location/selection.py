@@ -25,6 +25,12 @@ from derts.facility_location.greedy import greedy, lazy, stochastic
 from derts.facility_location.on_gpu import greedy_on_gpu
 
 Engine = Literal["greedy", "lazy", "stochastic"]
+PARTS = {
+    "indices": torch.int64,
+    "weights": torch.float32,
+    "gains": torch.float64,
+    "assignment": torch.int64,
+}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -100,14 +106,9 @@ class Selection:
 
         try:
             stored = parse_json(Path(path).read_text(encoding="utf-8"))
-            found = cls(
-                indices=torch.tensor(stored["indices"], dtype=torch.int64),
-                weights=torch.tensor(stored["weights"], dtype=torch.float32),
-                gains=torch.tensor(stored["gains"], dtype=torch.float64),
-                objective=float(stored["objective"]),
-                assignment=torch.tensor(stored["assignment"], dtype=torch.int64),
-                settings=dict(stored["settings"]),
-            )
+            parts = {name: torch.tensor(stored[name], dtype=kind) for name, kind in PARTS.items()}
+            settings = dict(stored["settings"])
+            found = cls(**parts, objective=float(stored["objective"]), settings=settings)
             count, rows = len(found.indices.unique()), len(found.assignment)
             shapes = found.indices.shape, found.weights.shape, found.gains.shape
             if set(shapes) != {(count,)} or found.assignment.ndim != 1:
@@ -243,31 +244,26 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _checked_points(gradients: Any) -> Tensor:
-    """Finite float32 or float64 [N, d], where the gradients are."""
+    """Finite float64 [N, d], where the gradients are."""
     if not isinstance(gradients, np.ndarray | Tensor):
         kind = type(gradients).__name__
         raise DertsError(f"gradients are a {kind}; give a matrix, as torch.tensor(gradients)")
     if isinstance(gradients, np.ndarray):
         if gradients.dtype.kind not in "fiub":
             raise DertsError(f"gradients have type {gradients.dtype}; give real numbers")
-        single = gradients.dtype.kind == "f" and gradients.dtype.itemsize <= 4
         # A copy: the array may be read-only or have strides that torch does not know.
-        wide = np.array(gradients, dtype=np.float32 if single else np.float64, order="C")
-        points = torch.from_numpy(wide)
+        points = torch.from_numpy(np.array(gradients, dtype=np.float64, order="C"))
     elif gradients.is_meta:
         raise DertsError("gradients are on the meta device, without numbers; make them on the CPU")
     elif gradients.layout != torch.strided:
         raise DertsError("gradients are a sparse tensor; give gradients.to_dense()")
+    elif gradients.is_complex():
+        raise DertsError(f"gradients have type {gradients.dtype}; give real numbers")
     else:
-        points = gradients.detach()
-    shape = list(points.shape)
-    if points.ndim != 2 or 0 in shape:
-        wanted = "nothing to select from" if 0 in shape else "give a matrix [rows, dimensions]"
-        raise DertsError(f"gradients have shape {shape}; {wanted}")
-    if points.is_complex():
-        raise DertsError(f"gradients have type {points.dtype}; give real numbers")
-    if points.dtype != torch.float64:
-        points = points.to(torch.float32 if points.is_floating_point() else torch.float64)
+        points = gradients.detach().double()
+    if points.ndim != 2 or not points.numel():
+        wanted = "give a matrix [rows, dimensions]" if points.numel() else "nothing to select from"
+        raise DertsError(f"gradients have shape {list(points.shape)}; {wanted}")
     bad = (~torch.isfinite(points).all(1)).nonzero()[:, 0]
     if len(bad):
         raise DertsError(

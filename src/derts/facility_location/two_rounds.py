@@ -7,15 +7,14 @@ and memory for n shares are about 1 / n² of those of `select` per share. See do
 
 from __future__ import annotations
 
-import heapq
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from derts.errors import DertsError
-from derts.facility_location.distances import Floats
+from derts.facility_location.distances import Distances
+from derts.facility_location.greedy import lazy
 from derts.facility_location.selection import Selection, select
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 PICKS = 8192  # of round 1, all shares together; at least TWICE what is wanted from each
 TWICE = 2
-KEPT_BYTES = 2 << 30  # of distances in round 2
+KEPT_GIB = 2.0  # of distances in round 2
 AT_ONCE = 1 << 22  # distances computed at once for the assignment
 
 
@@ -59,7 +58,7 @@ def select_two_rounds(
     counts = torch.cat([one.weights for one in found])
     if together is not None:
         chosen, counts = together.collect(chosen), together.collect(counts)
-    picks = _weighted_greedy(rows[chosen], counts.numpy(), k)
+    picks = torch.from_numpy(lazy(Distances(rows[chosen], KEPT_GIB), k, counts.numpy())[0])
     if together is not None:
         picks = together.same(picks)
     indices = chosen[picks]
@@ -74,33 +73,6 @@ def select_two_rounds(
         assignment=nearest,
         settings={"k": k, "engine": "two rounds", "shares": shares, "seed": seed},
     )
-
-
-def _weighted_greedy(rows: Tensor, counts: Floats, k: int) -> Tensor:
-    """k positions among rows [m, d], greedily, each row counting `counts` [m] times; lazily."""
-    table = torch.cdist(rows, rows) if len(rows) ** 2 * 4 <= KEPT_BYTES else None
-
-    def from_row(number: int) -> Floats:
-        row = torch.cdist(rows[number : number + 1], rows)[0] if table is None else table[number]
-        return cast(Floats, row.numpy())
-
-    largest = float((rows.amax(0) - rows.amin(0)).norm())
-    nearest = np.full(len(rows), largest, dtype=np.float32)
-
-    def gain(number: int) -> float:
-        return float(counts @ np.maximum(nearest - from_row(number), 0))
-
-    heap = [(-gain(number), number, 0) for number in range(len(rows))]
-    heapq.heapify(heap)
-    picks: list[int] = []
-    while len(picks) < k:
-        _, number, made_at = heapq.heappop(heap)
-        if made_at == len(picks):  # nothing was picked since: no other row can gain more
-            picks.append(number)
-            np.minimum(nearest, from_row(number), out=nearest)
-        else:
-            heapq.heappush(heap, (-gain(number), number, len(picks)))
-    return torch.tensor(picks)
 
 
 def _judged(rows: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
