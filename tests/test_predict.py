@@ -230,7 +230,9 @@ def test_what_is_left_out_is_said_in_the_last_lines(
     assert unread.startswith("2 files are HEIC, which is not read: convert them, or install pillow")
     (tmp_path / "none" / "x").mkdir(parents=True)
     (tmp_path / "none" / "x" / "b.heic").touch()
-    with pytest.raises(DertsError, match=r"class 'x' of the support has no image: 1 file is HEIC"):
+    with pytest.raises(
+        DertsError, match=r"class 'x' has no image that can be read: 1 file is HEIC"
+    ):
         load_model(own / "run").adapt(tmp_path / "none")
     with pytest.raises(DertsError, match=r"holds no image: 1 file is HEIC"):
         load_model(own / "run").adapt(own / "support").predict(tmp_path / "none")

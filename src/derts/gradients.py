@@ -148,13 +148,7 @@ def exact_gradients(learner: Learner[Any], images: Table, pool: TaskPool) -> Ten
 
 
 def usable_estimates(learner: Learner[Any]) -> tuple[str, ...]:
-    """The names of the estimates that a learner knows.
-
-    >>> import derts
-    >>> from derts.models import CNN4
-    >>> usable_estimates(derts.MAML(CNN4(channels=1, image_size=(16, 16), width=2), way=3))
-    ('logit-theta', 'logit', 'error-profile', 'exact')
-    """
+    """The names of the estimates that a learner knows."""
     return tuple(name for name in ESTIMATES if learner.embeds or name not in NEED_FEATURES)
 
 

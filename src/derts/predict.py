@@ -18,7 +18,7 @@ from safetensors.torch import save
 from derts.config import TrainConfig
 from derts.data import FeatureTable
 from derts.data.decode import Images, Pixels, decode_all
-from derts.data.folders import count_unread, list_images, unread_note
+from derts.data.folders import count_unread, list_class, list_images, unread_note
 from derts.data.matrices import Matrix, rows_for_model
 from derts.embed import stored_examples
 from derts.errors import DertsError
@@ -251,9 +251,4 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
     inner = sorted(child for child in folder.iterdir() if child.is_dir() and child.name[0] != ".")
     if not inner:
         raise DertsError(f"{folder} holds no folder: put each class's images into its own folder")
-    found = {one.name: [one / name for name, _ in list_images(one, one)] for one in inner}
-    for one in inner:
-        if not found[one.name] and (unread := count_unread(one)):
-            lacks = f"class {one.name!r} of the support has no image"
-            raise DertsError(f"{lacks}: {unread_note(unread)}")
-    return found
+    return {one.name: [one / name for name, _ in list_class(one, one.name, one)] for one in inner}

@@ -116,7 +116,7 @@ def _names(values: list[int], given: Sequence[str] | None, dataset: Any) -> tupl
         names = getattr(dataset.features["label"], "names", None)
     if names is not None and values[0] >= 0 and values[-1] < len(names):
         return tuple(str(names[value]) for value in values)
-    if given is not None:
-        found = f"{len(values)} labels from {values[0]} to {values[-1]}"
-        raise DertsError(f"{len(given)} class names for {found}: give one name per label")
-    return tuple(map(str, values))
+    if given is None:
+        return tuple(map(str, values))
+    found = f"{len(values)} labels from {values[0]} to {values[-1]}"
+    raise DertsError(f"{len(given)} class names for {found}: give one name per label")

@@ -191,11 +191,7 @@ def _reason(error: Exception, content: object) -> str:
 
 
 def fit(image: Image.Image, size: int, channels: int) -> Pixels:
-    """The centre square of any Pillow image as uint8 [size, size, channels].
-
-    >>> fit(Image.new("CMYK", (30, 20)), size=8, channels=1).shape
-    (8, 8, 1)
-    """
+    """The centre square of any Pillow image as uint8 [size, size, channels]."""
     image = _plain(image, "RGB" if channels == 3 else "L")
     if image.size != (size, size):
         width, height = image.size

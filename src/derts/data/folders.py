@@ -34,8 +34,7 @@ def detect(path: Path) -> Source | None:
     splits = _split_folders(path)
     if splits:
         return Source("class folders", path, partial(_list_splits, splits))
-    names = (file.name for folder in _folders(path) for file in _walk(folder))
-    if any(_kind(name) is not None for name in names):
+    if any(True for folder in _folders(path) for _ in _photographs(folder)):
         return Source("folder of classes", path, partial(_split_classes, path))
     return None
 
@@ -43,12 +42,7 @@ def detect(path: Path) -> Source | None:
 def split_by_class(
     class_names: list[str], fractions: tuple[float, float, float], seed: int
 ) -> dict[str, list[str]]:
-    """Classes shared out to train, val and test by a seeded draw, at least one to each.
-
-    >>> {split: len(names) for split, names in
-    ...  split_by_class(list("abcdefghij"), (0.64, 0.16, 0.2), seed=0).items()}
-    {'train': 6, 'val': 2, 'test': 2}
-    """
+    """Classes shared out to train, val and test by a seeded draw, at least one to each."""
     count = len(class_names)
     if count < len(SPLITS):
         fix = "add classes, or make the folders train/, val/ and test/ yourself"
@@ -69,12 +63,13 @@ def split_by_class(
 
 
 def _list_splits(folders: dict[str, Path], listing: Listing) -> dict[str, ListedSplit]:
-    found = {split: _list_classes(folder, listing) for split, folder in folders.items()}
-    for split, classes in found.items():
-        if not classes:
+    found = {}
+    for split, folder in folders.items():
+        if not (classes := _list_classes(folder, listing)):
             lacks = f"has no class folder with {listing.min_images} images or more"
-            raise DertsError(f"{folders[split]} {lacks}: add some, or remove it")
-    return {split: _as_split(folders[split], classes) for split, classes in found.items()}
+            raise DertsError(f"{folder} {lacks}: add some, or remove it")
+        found[split] = _as_split(folder, classes)
+    return found
 
 
 def _split_classes(folder: Path, listing: Listing) -> dict[str, ListedSplit]:
@@ -101,13 +96,11 @@ def _list_classes(folder: Path, listing: Listing) -> dict[str, list[tuple[str, i
         above += classes
         classes = [inner for one in classes for inner in _folders(one)]
     listing.loose.extend(name for one in above for name in _images_in(one))
-    listed = {one.relative_to(folder).as_posix(): list_images(one, folder) for one in classes}
-    unread = {name: count_unread(folder / name) for name in listed}
-    for name, files in listed.items():
-        if unread[name] and not files:
-            lost = f"class {name!r} has no image that can be read"
-            raise DertsError(f"{lost}: {unread_note(unread[name])}")
-        listing.unread.update(unread[name])
+    listed = {}
+    for one in classes:
+        name = one.relative_to(folder).as_posix()
+        listed[name] = list_class(one, name, folder)
+        listing.unread.update(count_unread(one))
     if not any(listed.values()):
         _no_such_level(folder, listing.class_level)
     few = [name for name, files in listed.items() if 0 < len(files) < listing.min_images]
@@ -144,26 +137,36 @@ def _images_in(folder: Path) -> list[str]:
     return [child.name for child in folder.iterdir() if _kind(child.name) == ""]
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    """All files in a folder and those below it, without hidden folders and links to folders."""
+def _photographs(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Those in a folder and below it, without hidden folders and links, and their `_kind`."""
     for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(parent) / name for name in files)
+        yield from (
+            (Path(parent, name), kind) for name in files if (kind := _kind(name)) is not None
+        )
 
 
 def list_images(folder: Path, root: Path) -> list[tuple[str, int]]:
     """Image files in a folder and those below it: (path relative to root, bytes), sorted."""
-    images = [path for path in _walk(folder) if _kind(path.name) == ""]
     return sorted(
         # A link to nowhere counts, and reading it will say so.
         (path.relative_to(root).as_posix(), path.stat().st_size if path.exists() else 0)
-        for path in images
+        for path, kind in _photographs(folder)
+        if not kind
     )
+
+
+def list_class(folder: Path, name: str, root: Path) -> list[tuple[str, int]]:
+    """The images of a class; an error if there are only such as are not read."""
+    images = list_images(folder, root)
+    if not images and (unread := count_unread(folder)):
+        raise DertsError(f"class {name!r} has no image that can be read: {unread_note(unread)}")
+    return images
 
 
 def count_unread(folder: Path) -> Counter[str]:
     """How many photographs of each kind that is not read are in a folder and those below it."""
-    return Counter(kind for path in _walk(folder) if (kind := _kind(path.name)))
+    return Counter(kind for _, kind in _photographs(folder) if kind)
 
 
 def left_out_notes(listing: Listing) -> list[str]:
@@ -179,11 +182,7 @@ def left_out_notes(listing: Listing) -> list[str]:
 
 
 def unread_note(unread: Counter[str]) -> str:
-    """What is not read, how much of it, and what to do: a line.
-
-    >>> unread_note(Counter(HEIC=31))
-    '31 files are HEIC, which is not read: convert them, or install pillow-heif'
-    """
+    """What is not read, how much of it, and what to do: a line."""
     said = []
     for kind, count in sorted(unread.items()):
         fix = ", or install pillow-heif" if kind == "HEIC" else " to JPEG"

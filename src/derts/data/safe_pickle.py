@@ -19,15 +19,13 @@ from numpy.typing import NDArray
 
 from derts.errors import DertsError
 
-_DTYPE = re.compile(r"[|<>=]?(?:[?bBhHiIlLqQefdSUO]|[biufSUO]\d+)")
-
 
 class PickledDtype:
     """A dtype while its pickle is read: the code comes first, the byte order later."""
 
     def __init__(self, code: Any, *_: Any) -> None:
         self.code, self.order = as_text(code), ""
-        if not _DTYPE.fullmatch(self.code):
+        if not re.fullmatch(r"[|<>=]?(?:[?bBhHiIlLqQefdSUO]|[biufSUO]\d+)", self.code):
             raise pickle.UnpicklingError(f"the dtype {self.code!r:.40}")
 
     def set_state(self, state: Any) -> None:
@@ -60,28 +58,20 @@ def _array_from_buffer(values: Any, dtype: PickledDtype, shape: Any, order: str)
     return flat.reshape(shape, order="F" if order == "F" else "C")
 
 
-def _scalar(dtype: PickledDtype, values: Any) -> Any:
-    return np.frombuffer(values, dtype.numpy(), count=1)[0].item()
-
-
-def _encode(text: Any, encoding: str = "latin1") -> bytes:
-    """What Python 3 calls to write bytes at protocol 2."""
-    if encoding not in ("latin1", "latin-1"):
-        raise pickle.UnpicklingError(f"the encoding {encoding!r:.40}")
-    return str.encode(text, "latin-1")
-
-
 STAND_INS: dict[tuple[str, str], Callable[..., Any] | None] = {
     ("numpy", "dtype"): PickledDtype,
     ("numpy", "ndarray"): None,  # only ever an argument of _reconstruct
-    ("_codecs", "encode"): _encode,
-    ("collections", "OrderedDict"): OrderedDict,
-    ("builtins", "bytes"): lambda: b"",  # empty bytes at protocol 2
+    # What Python 3 writes for bytes at protocol 2, and for empty ones.
+    ("_codecs", "encode"): lambda text, *_: str.encode(text, "latin-1"),
+    ("builtins", "bytes"): lambda: b"",
     ("__builtin__", "bytes"): lambda: b"",
+    ("collections", "OrderedDict"): OrderedDict,
 }
 for _package in ("numpy.core", "numpy._core"):
     STAND_INS[f"{_package}.multiarray", "_reconstruct"] = lambda *_: np.empty(0, np.uint8)
-    STAND_INS[f"{_package}.multiarray", "scalar"] = _scalar
+    STAND_INS[f"{_package}.multiarray", "scalar"] = lambda dtype, values: np.frombuffer(
+        values, dtype.numpy(), count=1
+    )[0].item()
     STAND_INS[f"{_package}.numeric", "_frombuffer"] = _array_from_buffer
 
 
@@ -113,15 +103,7 @@ class _SafeUnpickler(pickle._Unpickler):
 
 
 def load_pickle(path: Path) -> Any:
-    """The pickle's containers, scalars and numpy arrays.
-
-    >>> import pickle, tempfile
-    >>> import numpy as np
-    >>> path = Path(tempfile.mkdtemp()) / "a.pkl"
-    >>> _ = path.write_bytes(pickle.dumps({"labels": np.arange(3, dtype=np.int32)}))
-    >>> load_pickle(path)
-    {'labels': array([0, 1, 2], dtype=int32)}
-    """
+    """The pickle's containers, scalars and numpy arrays."""
     try:
         # A map, because its read() never makes room for more than the file has.
         with (
@@ -130,9 +112,7 @@ def load_pickle(path: Path) -> Any:
         ):
             return _SafeUnpickler(content, encoding="bytes").load()
     except _ForbiddenError as error:
-        wrong = (
-            f"{path} asks for {error}, which is no part of plain data, and nothing of it was run"
-        )
+        wrong = f"{path} asks for {error}, which is no part of plain data, and was not run"
         raise DertsError(f"{wrong}: get the file from a source you trust") from None
     except Exception as error:  # what a damaged pickle raises can be anything
         wrong = f"is cut short or no pickle of arrays ({str(error)[:100] or type(error).__name__})"

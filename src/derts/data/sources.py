@@ -120,11 +120,7 @@ def check_unpacked_size(paths: list[Path]) -> None:
 
 
 def number_labels(names: list[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """Class names in order of appearance, and a label [n] for each given name.
-
-    >>> number_labels(["b", "a", "b"])
-    (('b', 'a'), array([0, 1, 0]))
-    """
+    """Class names in order of appearance, and a label [n] for each given name."""
     number_of: dict[str, int] = {}
     labels = [number_of.setdefault(name, len(number_of)) for name in names]
     return tuple(number_of), np.array(labels, dtype=np.int64)

@@ -28,15 +28,6 @@ class SplitContent:
     blocks      images uint8 [any number, height, width, channels], or features float32 [any, d]
     item_shape  (height, width, channels), or (d,)
     names       one per item, where they have some
-
-    >>> import tempfile, torch
-    >>> from derts.data import open_store
-    >>> rows = (torch.full((2, 3), float(number)) for number in range(2))
-    >>> content = SplitContent(rows, (3,), torch.tensor([0, 0, 1, 1]), ("a", "b"))
-    >>> folder = Path(tempfile.mkdtemp()) / "store"
-    >>> _ = write_store({"train": content}, folder, {"kind": "features", "name": "mine"})
-    >>> open_store(folder)["train"]
-    FeatureTable(train: 4 rows of 3 features, 2 classes, cpu)
     """
 
     blocks: Iterable[Tensor]

@@ -20,14 +20,6 @@ class StreamedTable(Table):
 
     For a GPU they pass through pinned memory, on a stream of their own. What `prefetch` was told
     to expect is fetched while the model computes; anything else is fetched when asked for.
-
-    >>> from derts.data import ImageTable
-    >>> table = ImageTable(torch.arange(4).repeat(2, 2, 1, 1).permute(3, 0, 1, 2).byte(),
-    ...                    torch.tensor([0, 0, 1, 1]), ("cat", "dog"))
-    >>> streamed = StreamedTable.of(table, torch.device("cpu"))
-    >>> streamed.prefetch(torch.tensor([2, 3]))
-    >>> streamed.gather(torch.tensor([2, 3]))[:, 0, 0, 0]
-    tensor([2, 3], dtype=torch.uint8)
     """
 
     target: torch.device = field(default_factory=lambda: torch.device("cpu"))

@@ -13,11 +13,7 @@ QUARTERS = 4  # upright, and rotated by 90, 180 and 270 degrees
 
 
 def describe_items(count: int, shape: Sequence[int]) -> str:
-    """So many items of a shape, in words.
-
-    >>> describe_items(1200, (84, 84, 3)), describe_items(9, (1280,))
-    ('1,200 images 84×84×3', '9 rows of 1,280 features')
-    """
+    """So many items of a shape, in words: 1,200 images 84×84×3."""
     if len(shape) == 1:
         return f"{count:,} rows of {shape[0]:,} features"
     return f"{count:,} images {'×'.join(map(str, shape))}"

@@ -70,10 +70,6 @@ class Distances:
     Kept in memory if it needs at most ``memory_limit_gib``, else recomputed by blocks of rows.
     Symmetric, and the same on every device, bit for bit. Quick sums are float32 and err by
     QUICK_ERROR at most.
-
-    >>> distances = Distances(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), memory_limit_gib=1.0)
-    >>> distances.row(0) * distances.scale
-    array([0., 5.], dtype=float32)
     """
 
     def __init__(self, points: Tensor, memory_limit_gib: float) -> None:

@@ -58,11 +58,6 @@ class DeviceDistances:
 
     ``kept`` float32 [N, N], where a kernel can use it and it needs at most ``memory_limit_gib``;
     else blocks of rows are computed where they are needed. The same numbers as `Distances`.
-
-    >>> distances = DeviceDistances(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), memory_limit_gib=1.0)
-    >>> distances.kept * distances.scale
-    tensor([[0., 5.],
-            [5., 0.]])
     """
 
     def __init__(self, points: Tensor, memory_limit_gib: float) -> None:
