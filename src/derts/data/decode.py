@@ -31,10 +31,8 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 MOST_PIXELS, MOST_BYTES = 90_000_000, 300_000_000  # of one image, and of its file
 MOST_SCANS = 100  # of a JPEG: a camera writes ten, and each goes over the whole image
 _STEP = 128  # images that a thread decodes at a time
-_TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
-_ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
+_NOT_THE_IMAGES = (*DISK_FULL, errno.EMFILE, errno.ENFILE)  # errors that come of the system
 _HEIF = re.compile(rb".{4}ftyp(hei|hev|mif1|msf1|avi)", re.DOTALL)
-_HEIC_FIX = "convert it, or install pillow-heif"
 
 
 @dataclass(frozen=True)
@@ -184,7 +182,7 @@ def _reason(error: Exception, content: object) -> str:
         return "more pixels than fit into memory"
     if isinstance(error, UnidentifiedImageError):
         if isinstance(content, bytes) and _HEIF.match(content):
-            return f"it is HEIC, which is not read: {_HEIC_FIX}"
+            return "it is HEIC, which is not read: convert it, or install pillow-heif"
         return f"not an image of a known format: {', '.join(formats())}"
     text = (str(error) or type(error).__name__).splitlines()[0]
     return re.sub(r"<_io\.[^>]*>", "the file", text)[:120]
@@ -212,7 +210,7 @@ def _plain(image: Image.Image, mode: str) -> Image.Image:
         top = float(values.max(initial=0))
         scale = 255.0 if top <= 1 and image.mode == "F" else 1.0 if top <= 255 else 255 / 65535
         image = Image.fromarray((values * scale).round().clip(0, 255).astype(np.uint8))
-    if image.mode in _ALPHA_MODES or "transparency" in image.info:
+    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image if image.mode == mode else image.convert(mode)
@@ -247,7 +245,7 @@ def _decode_range(images: Images, indices: range, size: int, channels: int) -> D
             pixels[len(whole)] = decode(images.read(index), size, channels)
             whole.append(index)
         except (BrokenImageError, OSError) as error:
-            if getattr(error, "errno", None) in (*DISK_FULL, *_TOO_MANY_FILES):
+            if getattr(error, "errno", None) in _NOT_THE_IMAGES:
                 raise
             broken.append((index, images.name(index), str(error)))
     return whole, pixels[: len(whole)], broken

@@ -31,11 +31,10 @@ _NO_PHOTOGRAPHS = frozenset({".pdf", ".eps", ".ps", ".mpg", ".mpeg", ".h5", ".hd
 
 def detect(path: Path) -> Source | None:
     """The source in `path`, if it holds class folders with at least one image."""
-    splits = _split_folders(path)
-    if splits:
-        return Source("class folders", path, partial(_list_splits, splits))
+    if splits := _split_folders(path):
+        return Source("class folders", path, partial(_list, splits))
     if any(True for folder in _folders(path) for _ in _photographs(folder)):
-        return Source("folder of classes", path, partial(_split_classes, path))
+        return Source("folder of classes", path, partial(_list, {"": path}))
     return None
 
 
@@ -62,29 +61,22 @@ def split_by_class(
     return {split: sorted(class_names[place] for place in part) for split, part in parts}
 
 
-def _list_splits(folders: dict[str, Path], listing: Listing) -> dict[str, ListedSplit]:
+def _list(folders: dict[str, Path], listing: Listing) -> dict[str, ListedSplit]:
+    """A split of each folder, or, where the one folder is of no split, its classes shared out."""
     found = {}
     for split, folder in folders.items():
-        if not (classes := _list_classes(folder, listing)):
+        classes = _list_classes(folder, listing)
+        if split and not classes:
             lacks = f"has no class folder with {listing.min_images} images or more"
             raise DertsError(f"{folder} {lacks}: add some, or remove it")
-        found[split] = _as_split(folder, classes)
+        shares = {split: list(classes)}
+        if not split:
+            shares = split_by_class(sorted(classes), listing.split_fractions, listing.seed)
+        for share, names in shares.items():
+            labels = np.repeat(np.arange(len(names)), [len(classes[name]) for name in names])
+            files = [file for name in names for file in classes[name]]
+            found[share] = split_of_files(folder, files, tuple(names), labels)
     return found
-
-
-def _split_classes(folder: Path, listing: Listing) -> dict[str, ListedSplit]:
-    found = _list_classes(folder, listing)
-    chosen = split_by_class(sorted(found), listing.split_fractions, listing.seed)
-    return {
-        split: _as_split(folder, {name: found[name] for name in names})
-        for split, names in chosen.items()
-    }
-
-
-def _as_split(folder: Path, classes: dict[str, list[tuple[str, int]]]) -> ListedSplit:
-    labels = np.repeat(np.arange(len(classes)), [len(files) for files in classes.values()])
-    files = [file for class_files in classes.values() for file in class_files]
-    return split_of_files(folder, files, tuple(classes), labels.astype(np.int64))
 
 
 def _list_classes(folder: Path, listing: Listing) -> dict[str, list[tuple[str, int]]]:

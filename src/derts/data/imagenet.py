@@ -11,7 +11,6 @@ import csv
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -46,17 +45,16 @@ def detect(path: Path) -> Source | None:
         if packs:
             first = next(iter(packs.values()))[0]
             name = "tiered-ImageNet" if _has_categories(first) else "mini-ImageNet"
-            return Source(f"{name} packs", folder, partial(_list_each, _list_packs, packs))
+            return _source(f"{name} packs", folder, _list_packs, packs)
     for folder in (path, path / "mini-imagenet"):
         names = ("mini-imagenet-cache-{}.pkl", "miniImageNet_category_split_{phase}.pickle")
         if pickles := _files(folder, *names):
-            list_splits = partial(_list_each, _list_pickle, pickles)
-            return Source("mini-ImageNet pickles", folder, list_splits)
+            return _source("mini-ImageNet pickles", folder, _list_pickle, pickles)
         if (tables := _files(folder, "{}.csv")) and (folder / "images").is_dir():
-            return Source("mini-ImageNet csv", folder, partial(_list_each, _list_csv, tables))
+            return _source("mini-ImageNet csv", folder, _list_csv, tables)
     for folder in (path, path / "tiered-imagenet"):
         if images := _files(folder, "{}_images.npz", "{}_images_png.pkl"):
-            return Source("tiered-ImageNet", folder, partial(_list_each, _list_tiered, images))
+            return _source("tiered-ImageNet", folder, _list_tiered, images)
     return None
 
 
@@ -75,11 +73,14 @@ def _packs(folder: Path, split: str) -> list[Path]:
     return numbered or _files(folder, "{}.npz").get(split, [])
 
 
-def _list_each(
-    list_split: Callable[..., ListedSplit], found: dict[str, list[Path]], _: Listing
-) -> dict[str, ListedSplit]:
-    check_unpacked_size([path for paths in found.values() for path in paths])
-    return {split: list_split(split, *paths) for split, paths in found.items()}
+def _source(
+    kind: str, folder: Path, list_split: Callable[..., ListedSplit], found: dict[str, list[Path]]
+) -> Source:
+    def splits(_: Listing) -> dict[str, ListedSplit]:
+        check_unpacked_size([path for paths in found.values() for path in paths])
+        return {split: list_split(split, *paths) for split, paths in found.items()}
+
+    return Source(kind, folder, splits)
 
 
 def _list_csv(_: str, table: Path) -> ListedSplit:
