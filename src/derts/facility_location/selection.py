@@ -74,14 +74,10 @@ class Selection:
         ...  selection.batches(torch.tensor([10, 11, 12]), 2)]
         [([11, 12], [1.33..., 0.66...])]
         """
-        if _whole("size", size) < 1:
-            raise DertsError(f"size is {size}; a batch has at least 1 row")
-        rows = len(self.assignment)
+        size, rows = whole_number("size", size, 1, 2**63 - 1), len(self.assignment)
         if len(pool) != rows:
-            raise DertsError(
-                f"the pool has {len(pool)} rows but the selection was made from {rows}: give the "
-                "pool that the gradients are of"
-            )
+            wrong = f"the pool has {len(pool)} rows but the selection was made from {rows}"
+            raise DertsError(f"{wrong}: give the pool that the gradients are of")
         scaled = self.weights / self.weights.mean()
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(self.indices), generator=generator)
@@ -148,24 +144,17 @@ def select(
     tensor([1, 2])
     """
     points = _checked_points(gradients)
-    engines = get_args(Engine)
-    k, seed = _whole("k", k), _whole("seed", seed)
+    k, seed = whole_number("k", k, 1, len(points)), whole_number("seed", seed, 0, 2**63 - 1)
+    if engine not in (engines := get_args(Engine)):
+        raise DertsError(f"engine is {engine!r}; choose one of {', '.join(engines)}")
     numbers: dict[str, Any] = {"epsilon": epsilon, "memory_limit_gib": memory_limit_gib}
     for name, value in numbers.items():
         if not isinstance(value, Real):
             raise DertsError(f"{name} is {value!r}; give a number")
-    for sound, message in (
-        (engine in engines, f"engine is {engine!r}; choose one of {', '.join(engines)}"),
-        (
-            1 <= k <= len(points),
-            f"k is {k}; choose between 1 and the number of rows, {len(points)}",
-        ),
-        (0 <= seed < 2**63, f"seed is {seed}; choose a whole number from 0 to 2⁶³ − 1"),
-        (0 < epsilon < 1, f"epsilon is {epsilon}; choose a number between 0 and 1"),
-        (memory_limit_gib >= 0, f"memory_limit_gib is {memory_limit_gib}; it must not be negative"),
-    ):
-        if not sound:
-            raise DertsError(message)
+    if not 0 < epsilon < 1:
+        raise DertsError(f"epsilon is {epsilon}; choose a number between 0 and 1")
+    if not memory_limit_gib >= 0:
+        raise DertsError(f"memory_limit_gib is {memory_limit_gib}; it must not be negative")
     try:
         points = points if device is None else points.to(torch.device(device))
         if points.is_meta:
@@ -236,11 +225,15 @@ def assign(distances: Distances, picks: Integers, nearest: Floats) -> Integers:
     return assignment
 
 
-def _whole(name: str, value: Any) -> int:
+def whole_number(name: str, value: Any, least: int, most: int) -> int:
+    """A value as a whole number in a range; an error if it is none."""
     try:
-        return index(value)
+        number = index(value)
     except TypeError:
         raise DertsError(f"{name} is {value!r}; give a whole number, as int({name})") from None
+    if not least <= number <= most:
+        raise DertsError(f"{name} is {number}; choose between {least} and {most}")
+    return number
 
 
 def _checked_points(gradients: Any) -> Tensor:
@@ -266,8 +259,7 @@ def _checked_points(gradients: Any) -> Tensor:
         raise DertsError(f"gradients have shape {list(points.shape)}; {wanted}")
     bad = (~torch.isfinite(points).all(1)).nonzero()[:, 0]
     if len(bad):
-        raise DertsError(
-            f"row {int(bad[0])} of the gradients is not finite ({len(bad)} such rows of "
-            f"{len(points)}); drop these rows, or lower the learning rate that made them"
-        )
+        which = f"row {int(bad[0])} of the gradients is not finite ({len(bad)} such rows of"
+        fix = "drop these rows, or lower the learning rate that made them"
+        raise DertsError(f"{which} {len(points)}); {fix}")
     return points

@@ -15,7 +15,7 @@ from torch import Tensor
 from derts.errors import DertsError
 from derts.facility_location.distances import Distances
 from derts.facility_location.greedy import lazy
-from derts.facility_location.selection import Selection, select
+from derts.facility_location.selection import Selection, select, whole_number
 
 if TYPE_CHECKING:
     from derts.distributed import Group
@@ -43,12 +43,9 @@ def select_two_rounds(
     shares = shares if together is None else together.size
     rows = gradients.detach().float().cpu()
     if rows.ndim != 2 or not 1 <= shares <= len(rows):
-        raise DertsError(
-            f"{shares} shares of gradients of shape {list(rows.shape)}; give a matrix "
-            "[rows, dimensions] and at most one share per row"
-        )
-    if not 1 <= k <= len(rows):
-        raise DertsError(f"k is {k}; choose between 1 and the number of rows, {len(rows)}")
+        wrong = f"{shares} shares of gradients of shape {list(rows.shape)}"
+        raise DertsError(f"{wrong}; give a matrix [rows, dimensions] and at most one share per row")
+    k = whole_number("k", k, 1, len(rows))
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
     parts = order.tensor_split(shares)
     each = min(len(rows) // shares, max(TWICE * k, PICKS // shares))

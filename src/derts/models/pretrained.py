@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -86,22 +86,16 @@ class Pretrained(nn.Module):
             found = [self(normalised(part, torch.float32)) for part in flat.split(AT_ONCE)]
         return torch.cat(found).reshape(*images.shape[:-3], self.dim)
 
-    def blocks(
-        self, table: Table, device: torch.device, advance: Advance = unheard
-    ) -> Iterator[Tensor]:
-        """Features of a table's images, some at a time, on the CPU."""
-        for part in torch.arange(len(table)).split(AT_ONCE):
-            yield self.embed(table.gather(part).to(device)).cpu()
-            advance(len(part))
-
     def embed_table(
         self, table: Table, device: torch.device, advance: Advance = unheard
     ) -> FeatureTable:
-        """The features of a table's images as a table."""
-        features = torch.cat(list(self.blocks(table, device, advance)))
-        return FeatureTable(
-            features, table.labels, table.class_names, table.split, table.categories
-        )
+        """The features of a table's images as a table, on the CPU."""
+        found = []
+        for part in torch.arange(len(table)).split(AT_ONCE):
+            found.append(self.embed(table.gather(part).to(device)).cpu())
+            advance(len(part))
+        about = table.class_names, table.split, table.categories
+        return FeatureTable(torch.cat(found), table.labels, *about)
 
     def check_images(self, shape: Sequence[int]) -> None:
         """Refuse images of (height, width, channels) that are far too small; say if small."""
