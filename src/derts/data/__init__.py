@@ -1,13 +1,4 @@
-"""Stage 1: images or features with labels, from any source to a Table.
-
-open_data       glyphs or a prepared store, as tables by split
-prepare         any images on disk -> a store; find_source says which kind it is
-prepare_matrix  any matrix of features with labels -> a store; read_matrix reads the file alone
-open_store, verify_store, describe_store, item_names, save_table
-from_dataset    any torch or Hugging Face dataset -> an ImageTable
-glyphs          the built-in data: letters and digits in twelve fonts
-with_rotated_classes  four classes for every one: upright and rotated
-"""
+"""Stage 1: images or features with labels, from any source to a Table."""
 
 from derts.data.dataset import from_dataset
 from derts.data.glyphs import glyphs

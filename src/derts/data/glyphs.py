@@ -61,7 +61,10 @@ def glyphs(
 
 
 def _make(images_per_character: int, characters: int | None, seed: int) -> dict[str, ImageTable]:
-    codes = _codes()
+    # What all fonts have and in most looks like none before it; cca2df0 has what found them.
+    text = Path(__file__).with_name("glyphs.txt").read_text(encoding="ascii")
+    ranges = [[int(end, 16) for end in part.split("-")] for part in text.split()]
+    codes = [code for ends in ranges for code in range(ends[0], ends[-1] + 1)]
     if characters is not None:
         if characters > len(codes):
             raise DertsError(f"characters is {characters}, but there are {len(codes)}: give fewer")
@@ -77,16 +80,6 @@ def _make(images_per_character: int, characters: int | None, seed: int) -> dict[
             torch.from_numpy(images).flatten(0, 1), labels, tuple(names), split, categories
         )
     return tables
-
-
-def _codes() -> list[int]:
-    """The letters and digits that all fonts have and that in most look like none before them.
-
-    Commit cca2df0 has the code that found them: `_distinct` in this file.
-    """
-    text = Path(__file__).with_name("glyphs.txt").read_text(encoding="ascii")
-    ranges = [[int(end, 16) for end in part.split("-")] for part in text.split()]
-    return [code for ends in ranges for code in range(ends[0], ends[-1] + 1)]
 
 
 def _script(code: int) -> str:

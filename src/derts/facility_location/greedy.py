@@ -110,24 +110,19 @@ class Greedy:
             lost = np.subtract(high, clipped, dtype=np.float64)
             np.subtract.at(gains, columns.take(at).astype(np.int64), lost)
 
-    def entries(self) -> int:
-        """About how many pairs the lists would hold now, from evenly spread rows."""
-        count = self.distances.count
-        sample = np.unique(np.linspace(0, count - 1, SAMPLED_ROWS).astype(np.int64))
-        mask = self.distances.rows(sample) < self.nearest[sample, None]
-        return int(np.count_nonzero(mask) / len(sample) * count)
-
 
 def greedy(distances: Distances, k: int, memory_limit_gib: float) -> Picks:
     """The exact greedy picks."""
     state = Greedy(distances)
     limit = min(LISTED_SHARE * distances.count**2, memory_limit_gib * 2**30 / BYTES_PER_ENTRY)
+    sample = np.unique(np.linspace(0, distances.count - 1, SAMPLED_ROWS).astype(np.int64))
     look_again = 1.0
     while len(state.picks) < k:
         state.pick_densely()
         if look_again <= len(state.picks) < k:
             look_again = GROWTH * len(state.picks)
-            if state.entries() <= limit:
+            near = distances.rows(sample) < state.nearest[sample, None]
+            if near.mean() * distances.count**2 <= limit:
                 state.pick_from_lists(k)
     return np.array(state.picks), np.array(state.picked_gains), state.nearest
 

@@ -1,11 +1,9 @@
 """Draw few-shot tasks from a Table, all tasks at once, by numpy on one thread."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from derts.data.table import Table
 from derts.errors import DertsError
@@ -112,28 +110,23 @@ def draw_distinct(sizes: Integers, count: int, random: Random) -> Integers:
     return found
 
 
-def _by_redrawing(sizes: Integers, count: int, random: Random) -> NDArray[np.integer[Any]]:
+def _by_redrawing(sizes: Integers, count: int, random: Random) -> Integers:
     """Draw with replacement, then draw duplicates again until there are none.
 
     Which ones are drawn again depends only on which are equal, never on their values.
     """
     bits = (count - 1).bit_length()
-    narrow = int(sizes.max()) << bits < 2**31  # the narrower, the faster
-    kind: type[np.signedinteger[Any]] = np.int32 if narrow else np.int64
-    columns = np.arange(count).astype(kind)
-    found = (random.random((len(sizes), count)) * sizes[:, None]).astype(kind)
+    found = (random.random((len(sizes), count)) * sizes[:, None]).astype(np.int64)
     rows, part = np.arange(len(sizes)), found
     while True:
-        order = part << bits | columns  # by value, with the column that it stands in
+        order = part << bits | np.arange(count)  # by value, with the column that it stands in
         order.sort(axis=1)
-        equal = np.flatnonzero((order[:, 1:] ^ order[:, :-1]) < 1 << bits)
-        if not len(equal):
+        row, place = np.nonzero((order[:, 1:] ^ order[:, :-1]) < 1 << bits)
+        if not len(row):
             return found
-        row, place = np.divmod(equal, count - 1)
-        column = order[row, place + 1] & (1 << bits) - 1
-        row = rows[row]
-        found[row, column] = (random.random(len(row)) * sizes[row]).astype(kind)
-        rows = row[np.diff(row, prepend=-1) > 0]
+        column, row = order[row, place + 1] & (1 << bits) - 1, rows[row]
+        found[row, column] = (random.random(len(row)) * sizes[row]).astype(np.int64)
+        rows = np.unique(row)
         part = found[rows]
 
 
