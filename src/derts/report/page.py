@@ -8,13 +8,19 @@ from importlib.resources import files
 from pathlib import Path
 
 from derts import __version__
-from derts.comparison import KEPT_COLUMN
 from derts.config_file import to_toml
 from derts.data.table import Table
 from derts.files import write_atomically
 from derts.report.figures import FigureSheet, draw_figures
 from derts.report.pool_map import COLUMNS, RANDOM, Atlas, PoolView, pool_views
-from derts.report.read import RunGroup, comparison_of, group_runs, read_runs, settings_table
+from derts.report.read import (
+    KEPT_COLUMN,
+    RunGroup,
+    comparison_of,
+    group_runs,
+    read_runs,
+    settings_table,
+)
 from derts.report.tables import Rows, html_page, html_table
 from derts.training.result import parts as parts_of_rounds
 from derts.training.run_folder import CHANGED
