@@ -9,10 +9,9 @@ from pathlib import Path
 
 from derts import __version__
 from derts.config_file import to_toml
-from derts.data.table import Table
 from derts.files import write_atomically
 from derts.report.figures import FigureSheet, draw_figures
-from derts.report.pool_map import COLUMNS, RANDOM, Atlas, PoolView, pool_views
+from derts.report.pool_map import RANDOM, Atlas, PoolView, pool_views
 from derts.report.read import (
     KEPT_COLUMN,
     RunGroup,
@@ -70,16 +69,11 @@ class ReportPage:
 
 
 def make_report(
-    runs: Sequence[Path | str],
-    *,
-    data: str | None = None,
-    tables: dict[str, Table] | None = None,
-    data_changed: bool = False,
+    runs: Sequence[Path | str], *, data: str | None = None, data_changed: bool = False
 ) -> ReportPage:
     """A page about run folders (or folders of run folders).
 
-    data     where the training images are now, if not where the runs were trained with them
-    tables   training images that are open already, by the name of their data
+    data          where the training images are now, if not where the runs were trained with them
     data_changed  even if the data was prepared anew since
     """
     stories = read_runs(runs)
@@ -89,7 +83,7 @@ def make_report(
     groups = group_runs(stories)
     figures = draw_figures(groups)
     atlas = Atlas()
-    views = pool_views(groups, atlas, dict(tables or {}), data)
+    views = pool_views(groups, atlas, data)
     sections = [
         _heading(groups),
         _summary(groups),
@@ -241,7 +235,7 @@ def _table(rows: Rows) -> str:
 
 def _page(body: str, views: Sequence[PoolView], atlas: Atlas) -> str:
     # first: it adds the tasks' pictures to the atlas
-    data = {"columns": COLUMNS, "maps": [view.script_data() for view in views]}
+    data = [view.script_data() for view in views]
     script = (files("derts.report") / "page.js").read_text(encoding="utf-8")
     sheet = f".atlas {{ background-image: url({atlas.data_address()}); }}\n" if atlas.tiles else ""
     # a class may be called </script>: no text in here may end the element
