@@ -1,6 +1,6 @@
 """derts diagnose, derts select: estimates judged, and rows of any matrix selected"""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -89,7 +89,7 @@ def diagnose(options: DiagnoseOptions) -> None:
         "config": as_values(trainer.config),
         "code": code_version(),
         "machine": machine(str(trainer.device)),
-        **asdict(found),
+        **found,
     }
     written = write_json(run.path / "diagnosis.json", values)
     draw_diagnosis(values, run.path / "diagnosis.png")
