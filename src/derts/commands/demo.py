@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-from derts.commands.parse import unset
+from derts.commands.parse import QuietOptions, unset
 from derts.config import within
 from derts.errors import DertsError
 from derts.report.tables import table_text
@@ -26,7 +26,7 @@ LABELS_SMALL = "--tasks.query 5 --model.width 4 --meta-batch 2 --evaluation.task
 
 
 @dataclass(frozen=True)
-class DemoOptions:
+class DemoOptions(QuietOptions):
     """Compare random sampling with derts on built-in data with many mislabelled tasks.
 
     Trains a small ProtoNet on glyphs, both strategies from the same warm-up and with the same
@@ -45,8 +45,6 @@ class DemoOptions:
     """Updates per run (default: the demo preset's)."""
     out: Path = Path("runs/demo")
     """Folder for the report, results.json and a run folder per strategy and seed."""
-    quiet: bool = False
-    """No progress, just the result."""
     small: bool = False
     """A tiny model and few test tasks: to see that it runs, in seconds."""
     wrong_labels: bool = False

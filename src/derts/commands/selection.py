@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 import tyro
 
-from derts.commands.parse import DataOptions, print_rows
+from derts.commands.parse import DataOptions, QuietOptions, print_rows
 from derts.config import within
 from derts.report.tables import table_text
 
 
 @dataclass(frozen=True)
-class DiagnoseOptions(DataOptions):
+class DiagnoseOptions(DataOptions, QuietOptions):
     """How well does each estimate stand for a pool's true gradient?
 
     Loads a run's newest checkpoint, draws a pool of training tasks as the run would, and shows for
@@ -32,8 +32,6 @@ class DiagnoseOptions(DataOptions):
     """Share of the pool that is selected."""
     draws: int = within(100, 2)
     """Random subsets to compare with."""
-    quiet: bool = False
-    """No progress, just the result."""
 
 
 @dataclass(frozen=True)
