@@ -36,7 +36,7 @@ def readings(trainer: Trainer, noise: str, tasks: int) -> list[dict[str, Any]]:
     names = ("logit-theta", "logit")
     found = estimate_pool(learner, trainer.images, pool, names).gradients
     whole = diagnose(learner, trainer.images, pool)
-    by_name = {row["estimate"]: row for row in whole.estimates}
+    by_name = {row["estimate"]: row for row in whole["estimates"]}
     wrong = pool.mislabelled() > 0
     rows = []
     for name in names:
@@ -47,7 +47,7 @@ def readings(trainer: Trainer, noise: str, tasks: int) -> list[dict[str, Any]]:
             "norm": float(norms.mean()),
             "rank_correlation": by_name[name]["rank_correlation"],
             "error": by_name[name]["error"]["counts"],
-            "random_error": whole.random["mean"],
+            "random_error": whole["random"]["mean"],
         }
         mixed = bool(wrong.any()) and not bool(wrong.all())
         rows.append(row | ({"auroc": auroc(norms, wrong)} if mixed else {}))

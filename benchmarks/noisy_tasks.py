@@ -9,15 +9,22 @@ already holds is not made again. `--split val` is how a preset's values are chos
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import tyro
 
-from derts.comparison import Comparison, compare
+from derts.config import StrategyConfig
 from derts.config_file import PAPER, Values, apply_presets, with_values
 from derts.data import open_data
-from derts.training.result import Result
+from derts.files import write_atomically
+from derts.training.driver import Driver
+from derts.training.trainer import Trainer
 
 NAMES = ("random", "random-votes", "derts", "us", "ats", "gradmatch", "hardest", "easiest")
 STRATEGIES: dict[str, Values] = {
@@ -64,8 +71,8 @@ def main(
     if unknown := set(variants) - VARIANTS.keys():
         raise SystemExit(f"no variant {', '.join(unknown)}: choose from {', '.join(VARIANTS)}")
     tables = open_data(data)
-    everything = Comparison(json.loads(out.read_text())["runs"] if out.exists() else [])
-    done = {(run["learner"], run["variant"], run["seed"]) for run in everything.results}
+    runs: list[dict[str, Any]] = json.loads(out.read_text())["runs"] if out.exists() else []
+    done = {(run["learner"], run["variant"], run["seed"]) for run in runs}
     for learner in learners:
         values: Values = {
             "data": Path(data).name,
@@ -78,20 +85,24 @@ def main(
         }
         base = with_values(apply_presets(preset), values, "benchmark")
 
-        def record(result: Result, learner: str = learner) -> None:
-            result["learner"] = learner
-            everything.results.append(result)
-            print(
-                f"{learner} {result['variant']} seed {result['seed']}: {result['accuracy']:.2f} ± "
-                f"{result['interval']:.2f}, {result['ms_per_update']:.1f} ms per update",
-                flush=True,
-            )
-            everything.save(out, machine=result["machine"], code=result["code"])
-
-        for seed in seeds:
-            missing = [name for name in variants if (learner, name, seed) not in done]
-            asked = {name: VARIANTS[name] for name in missing}
-            compare(base, asked, [seed], tables, after_run=record)
+        with TemporaryDirectory() as warm_ups:
+            for seed, name in itertools.product(seeds, variants):
+                if (learner, name, seed) in done:
+                    continue
+                config = replace(with_values(base, VARIANTS[name], name), seed=seed).resolved()
+                strategy = StrategyConfig(warmup=config.strategy.warmup)
+                key = hashlib.sha256(repr(replace(config, strategy=strategy)).encode()).hexdigest()
+                result = Driver(Trainer(config, tables), warmup=Path(warm_ups, key)).drive()
+                assert result is not None  # nobody asked it to stop
+                each = round(1000 * (result["seconds_per_update"] or 0.0), 3)
+                runs.append(result | {"variant": name, "ms_per_update": each, "learner": learner})
+                print(
+                    f"{learner} {name} seed {seed}: {result['accuracy']:.2f} ± "
+                    f"{result['interval']:.2f}, {each:.1f} ms per update",
+                    flush=True,
+                )
+                about = {"machine": result["machine"], "code": result["code"], "runs": runs}
+                write_atomically(out, (json.dumps(about) + "\n").encode())
 
 
 if __name__ == "__main__":

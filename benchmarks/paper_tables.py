@@ -26,7 +26,7 @@ def beside_the_paper() -> str:
         asked = [cell for cell in cells(name) if cell.fraction == 1 or _whole(cell, held)]
         report = table_report(name, asked, held, only_run=True)
         theirs: dict[str, str] = {}
-        for row in report.marked()[1:]:
+        for row in report.rows:
             ours = dict(zip(report.heading, row, strict=True))
             if ours["by"] == "paper":
                 theirs = ours

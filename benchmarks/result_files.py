@@ -66,7 +66,7 @@ class Scores:
 
 
 def compared(name: str) -> dict[tuple[str, str], Scores]:
-    """A file of `derts.comparison`: scores by learner and variant."""
+    """A file of noisy_tasks.py: scores by learner and variant."""
     found: dict[tuple[str, str], Scores] = {}
     for run in read(name)["runs"]:
         key = run["config"]["learner"]["name"], run["variant"]

@@ -35,7 +35,7 @@ from soak_files import KINDS, NEEDED, SMALL, make_world
 from timing import write_with_code
 
 from derts import cli
-from derts.commands import inspect as inspecting
+from derts.commands import labels as label_commands
 from derts.config_file import read_config
 from derts.data import describe_store, item_names, open_data, open_store, read_matrix
 from derts.facility_location import Selection
@@ -234,7 +234,7 @@ def main(out: tyro.conf.Positional[Path], cases: int = 10_000, first: int = 0) -
     counts: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
     failures: list[str] = []
     started = time.monotonic()
-    inspecting.FIRST = 2
+    label_commands.FIRST = 2
     with TemporaryDirectory() as folder:
         world = Path(folder) / "world"
         world.mkdir()

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from derts.cli import run
-from derts.comparison import Comparison
+from derts.report.read import Comparison
 from tests.tiny import TINY_WORDS
 
 
 def result(variant: str, seed: int, accuracy: float) -> dict[str, Any]:
-    numbers = {"noise": {"kept": None}, "ms_per_update": 1.0, "selection_share": 0.1}
+    numbers = {"noise": {"kept": None}, "seconds_per_update": 0.001, "selection_share": 0.1}
     return {"variant": variant, "seed": seed, "accuracy": accuracy, **numbers}
 
 

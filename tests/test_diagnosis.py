@@ -29,9 +29,9 @@ def test_the_relative_error_is_that_of_the_weighted_sum() -> None:
 
 def test_rank_correlation_is_one_for_the_same_distances_and_none_for_others() -> None:
     rows = torch.randn(200, 6, generator=generator(0))
-    assert distance_rank_correlation(rows, 3 * rows + 1, seed=0) == pytest.approx(1.0, abs=1e-6)
+    assert distance_rank_correlation(rows, 3 * rows + 1) == pytest.approx(1.0, abs=1e-6)
     other = torch.randn(200, 6, generator=generator(1))
-    assert abs(distance_rank_correlation(rows, other, seed=0)) < 0.2
+    assert abs(distance_rank_correlation(rows, other)) < 0.2
 
 
 @pytest.mark.parametrize("name", ["anil", "protonet", "maml"])
@@ -46,21 +46,21 @@ def test_every_estimate_of_a_learner_is_shown(name: str, letters: Tables) -> Non
     noise = TaskNoise(0.5)
     pool = TaskPool.sample(images, tasks=20, way=3, shot=2, query=3, seed=0, noise=noise)
     found = diagnose(learner, images, pool, draws=5)
-    rows = {row["estimate"]: row for row in found.estimates}
+    rows = {row["estimate"]: row for row in found["estimates"]}
     assert len(rows) == (4 if name == "maml" else 6)
     assert rows["exact"]["rank_correlation"] == pytest.approx(1.0)
-    assert found.selected == 6
-    for row in found.estimates:
+    assert found["selected"] == 6
+    for row in found["estimates"]:
         assert all(error >= 0 for error in row["error"].values())
         assert 1 <= row["effective_tasks"] <= 6
-    assert [row["score"] for row in found.scores] == [
+    assert [row["score"] for row in found["scores"]] == [
         "norm of logit-theta",
         "norm of logit",
         "loss",
     ]
-    assert all(0 <= row["auroc"] <= 1 for row in found.scores)
+    assert all(0 <= row["auroc"] <= 1 for row in found["scores"])
     clean = TaskPool.sample(images, tasks=20, way=3, shot=2, query=3, seed=0)
-    assert all(row["auroc"] is None for row in diagnose(learner, images, clean, draws=5).scores)
+    assert all(row["auroc"] is None for row in diagnose(learner, images, clean, draws=5)["scores"])
 
 
 def test_the_command_writes_table_json_and_figure(

@@ -1,6 +1,5 @@
 """Theorem 1's ε, measured: how well each estimate and weighting stands for a pool's gradient."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,27 +31,6 @@ BAR_COLORS = ("#2b6cb0", "#a0aec0", "#2f855a", "#d69e2e")
 RANDOM_COLOR = "#c53030"
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """What `derts diagnose` shows.
-
-    pool, selected  tasks in the pool, and in each selection
-    random          relative error of random subsets of the same size: mean, and spread over draws
-    estimates       one row per estimate: relative error of the pool's exact gradient by weighting,
-                    rank correlation of distances with the exact ones, largest and effective weight
-    scores          one row per noise score: how well it tells noisy tasks from clean (None: no
-                    noise)
-    mislabelled     share of wrong labels in the pool
-    """
-
-    pool: int
-    selected: int
-    random: dict[str, float]
-    estimates: list[dict[str, Any]]
-    scores: list[dict[str, Any]]
-    mislabelled: float
-
-
 def diagnose(
     learner: Learner[Any],
     images: Table,
@@ -60,13 +38,19 @@ def diagnose(
     *,
     ratio: float = 0.3,
     draws: int = 100,
-    seed: int = 0,
     progress: Progress = silent,
-) -> Diagnosis:
+) -> dict[str, Any]:
     """Compare every estimate with the pool's exact gradient.
 
     The relative error is ‖Σ_S w g − Σ_M g‖ / ‖Σ_M g‖ with g the exact gradients, w scaled so that
-    Σw = N, and S the tasks that the estimate selects: Theorem 1's ε, relative.
+    Σw = N, and S the tasks that the estimate selects: Theorem 1's ε, relative. Returned are:
+
+    pool, selected  tasks in the pool, and in each selection
+    random          relative error of random subsets of the same size: mean, and spread over draws
+    estimates       a row per estimate: relative error by weighting, rank correlation of distances
+                    with the exact ones, largest and effective weight
+    scores          a row per noise score: how well it tells noisy tasks from clean (None: no noise)
+    mislabelled     share of wrong labels in the pool
     """
     names = usable_estimates(learner)
     count = max(1, round(ratio * len(pool)))
@@ -74,24 +58,24 @@ def diagnose(
         exact = exact_gradients(learner, images, pool)
         advance(1, note="exact gradients")
         cheap = [name for name in names if name != "exact"]
-        reference = with_random_labels(pool, (seed, "reference"))
+        reference = with_random_labels(pool, (0, "reference"))
         found = estimate_pool(learner, images, pool, cheap, reference=reference)
         found.gradients["exact"] = exact
         rows = []
         for name in names:
-            rows.append(_estimate_row(name, found.gradients[name], exact, count, seed))
+            rows.append(_estimate_row(name, found.gradients[name], exact, count))
             advance(1, note=name)
-    random = generator((seed, "random subsets"))
+    random = generator((0, "random subsets"))
     orders = (torch.randperm(len(exact), generator=random)[:count] for _ in range(draws))
     errors = torch.tensor([relative_error(exact, order, torch.ones(count)) for order in orders])
-    return Diagnosis(
-        pool=len(pool),
-        selected=count,
-        random={"mean": float(errors.mean()), "deviation": float(errors.std()), "draws": draws},
-        estimates=rows,
-        scores=_score_rows(found, pool),
-        mislabelled=round(float(pool.mislabelled().mean()), 6),
-    )
+    return {
+        "pool": len(pool),
+        "selected": count,
+        "random": {"mean": float(errors.mean()), "deviation": float(errors.std()), "draws": draws},
+        "estimates": rows,
+        "scores": _score_rows(found, pool),
+        "mislabelled": round(float(pool.mislabelled().mean()), 6),
+    }
 
 
 def relative_error(exact: torch.Tensor, indices: torch.Tensor, weights: torch.Tensor) -> float:
@@ -106,9 +90,9 @@ def relative_error(exact: torch.Tensor, indices: torch.Tensor, weights: torch.Te
     return float((weights @ exact[indices.to(exact.device)] - target).norm() / target.norm())
 
 
-def distance_rank_correlation(first: torch.Tensor, second: torch.Tensor, seed: int) -> float:
+def distance_rank_correlation(first: torch.Tensor, second: torch.Tensor) -> float:
     """Spearman's correlation of the distances of the same random pairs of rows in both."""
-    random = generator((seed, "pairs"))
+    random = generator((0, "pairs"))
     pairs = torch.randint(len(first), (2, PAIRS), generator=random)
     a, b = pairs[:, pairs[0] != pairs[1]]
 
@@ -123,18 +107,16 @@ def distance_rank_correlation(first: torch.Tensor, second: torch.Tensor, seed: i
 
 
 def _estimate_row(
-    name: str, gradients: torch.Tensor, exact: torch.Tensor, count: int, seed: int
+    name: str, gradients: torch.Tensor, exact: torch.Tensor, count: int
 ) -> dict[str, Any]:
     def error(kind: Weighting, indices: torch.Tensor, counts: torch.Tensor) -> float:
         weights = selection_weights(kind, gradients, indices, counts)
         return relative_error(exact, indices, weights)
 
-    selection = select(gradients, count)
-    counts = selection.weights
-    random, errors = generator((seed, "subset")), []
-    for _ in range(CALIBRATED_DRAWS):
-        order = torch.randperm(len(gradients), generator=random)[:count]
-        errors.append(error("calibrated", order, torch.ones(count)))
+    selection, random = select(gradients, count), generator((0, "subset"))
+    counts, size = selection.weights, len(gradients)
+    draws = (torch.randperm(size, generator=random)[:count] for _ in range(CALIBRATED_DRAWS))
+    errors = [error("calibrated", order, torch.ones(count)) for order in draws]
     return {
         "estimate": name,
         "size": gradients.shape[1],
@@ -144,7 +126,7 @@ def _estimate_row(
         },
         "largest_count": float(counts.max()),
         "effective_tasks": float(counts.sum().square() / counts.square().sum()),
-        "rank_correlation": distance_rank_correlation(gradients, exact, seed),
+        "rank_correlation": distance_rank_correlation(gradients, exact),
     }
 
 

@@ -22,13 +22,13 @@ class Progress(Protocol):
     """Anything with the signature of `progress`; `silent` is one."""
 
     def __call__(
-        self, title: str, total: int | None, unit: str = "steps"
+        self, title: str, total: int, unit: str = "steps"
     ) -> AbstractContextManager[Advance]: ...
 
 
 def progress(
     title: str,
-    total: int | None,
+    total: int,
     unit: str = "steps",
     *,
     quiet: bool = False,
@@ -43,7 +43,7 @@ def progress(
     counting: 10/20 sheep, ... sheep/s, 0:00 left, asleep
     counting: 20/20 sheep, ... sheep/s, 0:00 taken, asleep
     """
-    stream = sys.stderr if stream is None else stream
+    stream = stream or sys.stderr
     if quiet:
         return silent(title, total, unit)
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
@@ -51,13 +51,13 @@ def progress(
 
 
 @contextmanager
-def silent(title: str, total: int | None, unit: str = "steps") -> Iterator[Advance]:
+def silent(title: str, total: int, unit: str = "steps") -> Iterator[Advance]:
     """A Progress that shows nothing."""
     yield unheard
 
 
 @contextmanager
-def _bar(title: str, total: int | None, unit: str, stream: TextIO) -> Iterator[Advance]:
+def _bar(title: str, total: int, unit: str, stream: TextIO) -> Iterator[Advance]:
     # imported here: rich costs a tenth of a second, and worker processes never need it
     from rich import progress as bars
     from rich.console import Console
@@ -88,7 +88,7 @@ def _bar(title: str, total: int | None, unit: str, stream: TextIO) -> Iterator[A
 
 
 @contextmanager
-def _lines(title: str, total: int | None, unit: str, stream: TextIO) -> Iterator[Advance]:
+def _lines(title: str, total: int, unit: str, stream: TextIO) -> Iterator[Advance]:
     """A line when a tenth more is done or ten seconds have passed, but not twice a second."""
     started = last_time = time.monotonic()
     done = last_done = 0
@@ -97,18 +97,15 @@ def _lines(title: str, total: int | None, unit: str, stream: TextIO) -> Iterator
     def show(now: float, final: bool = False) -> None:
         nonlocal last_time, last_done
         last_time, last_done, taken = now, done, now - started
-        clock = f"{clock_text(taken)} taken"
-        if not final and total is not None:
-            clock = f"{clock_text(taken / done * (total - done))} left"
-        of = "" if total is None else f"/{total:,}"
-        parts = [f"{done:,}{of} {unit}", f"{_rate(done, taken)} {unit}/s", clock, beside]
+        left = f"{clock_text(taken / done * (total - done))} left"
+        clock = f"{clock_text(taken)} taken" if final else left
+        parts = [f"{done:,}/{total:,} {unit}", f"{_rate(done, taken)} {unit}/s", clock, beside]
         print(f"{title}: {', '.join(filter(None, parts))}", file=stream, flush=True)
 
     def advance(count: int = 1, note: str | None = None) -> None:
         nonlocal done, beside
         done, beside, now = done + count, beside if note is None else note, time.monotonic()
-        tenth = total is not None and done - last_done >= total / 10
-        soon = last_done > 0 and now - last_time < 0.5
+        tenth, soon = done - last_done >= total / 10, last_done > 0 and now - last_time < 0.5
         if 0 < done != total and (now - last_time >= 10 or (tenth and not soon)):
             show(now)
 

@@ -53,7 +53,7 @@ def test_no_name_is_obeyed(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("derts.commands.inspect.FIRST", 2)
+    monkeypatch.setattr("derts.commands.labels.FIRST", 2)
     trained = str(folder / "runs" / "a\x1b[2Jb")
     words = {
         "data info": [str(folder / "store")],
@@ -119,7 +119,7 @@ def test_output_that_is_not_utf_8(
     encoding: str, folder: Path, in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(folder / "runs" / "a\x1b[2Jb", "run")
-    monkeypatch.setattr("derts.commands.inspect.FIRST", 2)
+    monkeypatch.setattr("derts.commands.labels.FIRST", 2)
     commands = (
         "--help", "train --help", "inspect run --quiet", "evaluate run", "runs .", "compare run",
         f"data info {folder / 'store'}", "report run", "train --tasks.way \u2500\udcff",

@@ -13,6 +13,7 @@ from derts.errors import DertsError
 from derts.paper.cells import Cell, Setting, cells, keep_only
 from derts.paper.collect import CellResult, Results, load_results, save_results
 from derts.paper.report import (
+    WIN,
     TableReport,
     as_html,
     markdown,
@@ -53,10 +54,18 @@ def ablation(default: Setting) -> Results:
 def table(report: TableReport, place: str = "") -> dict[str, dict[str, str]]:
     """The rows of a group, by who made them, then by column."""
     return {
-        row.texts[3]: dict(zip(report.heading, row.texts, strict=True))
+        row[3]: {
+            name: text.removeprefix(WIN) for name, text in zip(report.heading, row, strict=True)
+        }
         for row in report.rows
-        if row.texts[0].endswith(place or row.texts[0])
+        if row[0].endswith(place or row[0])
     }
+
+
+def wins(report: TableReport) -> list[str]:
+    """The columns in which ours is at least the paper's."""
+    pairs = (zip(report.heading, row, strict=True) for row in report.rows)
+    return [name for row in pairs for name, text in row if text.startswith(WIN)]
 
 
 def test_notes_from_files_print_escaped(
@@ -79,8 +88,7 @@ def test_rows_hold_the_papers_ours_and_differences(ablation: Results) -> None:
         "seeds": "3", "updates": "10000",
     }  # fmt: skip
     assert rows["ours − random"]["derts"] == "+3.00 ± 0.00"
-    (won,) = [row for row in report.rows if row.wins]
-    assert [report.heading[column] for column in won.wins] == ["derts"]
+    assert wins(report) == ["derts"]
     few = table(report, "ratio 0.1")
     assert few["ours"]["the paper's rule"] == "60.00 (1 of 3 seeds)"
     assert few["ours − random"]["the paper's rule"] == "-1.00"  # paired: seed 1 with seed 1
@@ -92,7 +100,7 @@ def test_columns_are_there_whether_run_or_not() -> None:
     names = ("random", "random + votes", "the paper's rule", "derts", "US", "ATS")
     assert report.heading[4:10] == names
     for row in report.rows:
-        learner, by, texts = row.texts[1], row.texts[3], row.texts[4:10]
+        learner, by, texts = row[1], row[3], row[4:10]
         if by == "ours":
             assert texts == (*["not run"] * 5, "not run" if learner == "anil" else "")
     assert table_report("table4", cells("table4"), {}, only_run=True).rows == ()
@@ -105,11 +113,11 @@ def test_a_shorter_run_stands_beside_the_papers_number_after_as_many_updates() -
         for cell in found
     }
     report = table_report("table1", found, held)
-    shown = [row.texts[3:5] + row.texts[-1:] for row in report.rows]
+    shown = [(row[3], row[4].removeprefix(WIN), row[-1]) for row in report.rows]
     assert shown[:2] == [("paper", "56.50 ± 0.80", "1000"), ("ours", "57.00", "100")]
     # not 62.83, which is after 10000
     assert shown[-2:] == [("paper", "56.50 ± 0.80", "1000"), ("ours", "57.00", "1000")]
-    assert report.rows[-1].wins
+    assert report.rows[-1][4].startswith(WIN)
 
 
 def test_a_point_inside_the_warm_up_has_no_difference_to_random(
@@ -130,7 +138,7 @@ def test_less_time_is_better() -> None:
         (found[1].setting, 1.0): {0: result(0, 50, seconds_per_update=0.6)},
     }
     report = table_report("table2", found, held)
-    assert [report.heading[at] for row in report.rows for at in row.wins] == ["US"]
+    assert wins(report) == ["US"]
     assert table(report)["ours − random"]["US"] == "-0.100"
 
 
@@ -180,7 +188,7 @@ class Page(HTMLParser):
 def test_pages_are_whole_green_where_ours_wins_and_escape_everything(ablation: Results) -> None:
     evil = "<script>alert(1)</script>"
     report = table_report("table5", cells("table5"), ablation, [evil])
-    rows = [replace(row, texts=(evil, *row.texts[1:])) for row in report.rows]
+    rows = [(evil, *row[1:]) for row in report.rows]
     text = as_html(replace(report, title=evil, rows=tuple(rows)))
     page = Page()
     page.feed(text)

@@ -1,13 +1,11 @@
-"""The driver: points, a part of the way, a shared warm-up, stopping, comparing."""
+"""The driver: points, a part of the way, a shared warm-up, stopping."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from derts.comparison import compare
 from derts.config import TrainConfig
 from derts.data import ImageTable
 from derts.errors import DertsError
@@ -119,21 +117,15 @@ def test_a_point_before_the_end_of_the_warm_up_is_not_skipped(
 
 
 @pytest.mark.parametrize("weights", ["last", "best"])
-def test_a_comparison_gives_what_each_run_gives_alone(
+def test_run_folders_that_share_a_warm_up_hold_what_each_run_gives_alone(
     weights: str, tmp_path: Path, letters: Tables
 ) -> None:
     base = replace(RANDOM, evaluation=replace(RANDOM.evaluation, weights=weights))  # type: ignore[arg-type]
-    variants = {name: {"strategy": {"name": name}} for name in ("random", "derts")}
-    found = compare(base, variants, [0], letters, folder=tmp_path)
-    assert found.variants == ["random", "derts"]
-    for result in found.results:
-        config = replace(base, strategy=replace(base.strategy, name=result["variant"]))
+    for name in ("random", "derts"):
+        config = replace(base, strategy=replace(base.strategy, name=name))
+        result = train_in(tmp_path / name, config, letters, warmup=tmp_path / "warm-up")
+        assert result is not None
         alone = train(config, tables=letters, quiet=True)
         for key in ("weights_of_update", "accuracies"):
             assert result[key] == alone[key]
-        saved = Run.open(tmp_path / f"{result['variant']}-seed0").result()
-        assert saved is not None
-        assert saved["accuracies"] == result["accuracies"]
-    assert [row[0] for row in found.table()] == ["strategy", "random", "derts"]
-    found.save(tmp_path / "results.json")
-    assert json.loads((tmp_path / "results.json").read_text())["runs"] == found.results
+        assert Run.open(tmp_path / name).result() == result

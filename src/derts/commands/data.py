@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from derts.commands.parse import unset
+from derts.commands.parse import QuietOptions, unset
 from derts.errors import DertsError, printable
 
 
@@ -55,7 +55,7 @@ class PrepareOptions:
 
 
 @dataclass(frozen=True)
-class EmbedOptions:
+class EmbedOptions(QuietOptions):
     """Embed a store's images once by a pretrained backbone, and write a store of features.
 
     DEST goes wherever a store goes. derts train --data DEST --model.backbone linear trains a head
@@ -81,8 +81,6 @@ class EmbedOptions:
     """auto, cpu, cuda, …"""
     overwrite: bool = False
     """Replace a store that is already there."""
-    quiet: bool = False
-    """No progress, just the result."""
 
 
 @dataclass(frozen=True)

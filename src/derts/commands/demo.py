@@ -1,12 +1,15 @@
 """derts demo"""
 
+import itertools
 import json
 import shlex
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
 
-from derts.commands.parse import unset
+from derts.commands.parse import QuietOptions, unset
 from derts.config import within
 from derts.errors import DertsError
 from derts.report.tables import table_text
@@ -23,7 +26,7 @@ LABELS_SMALL = "--tasks.query 5 --model.width 4 --meta-batch 2 --evaluation.task
 
 
 @dataclass(frozen=True)
-class DemoOptions:
+class DemoOptions(QuietOptions):
     """Compare random sampling with derts on built-in data with many mislabelled tasks.
 
     Trains a small ProtoNet on glyphs, both strategies from the same warm-up and with the same
@@ -42,8 +45,6 @@ class DemoOptions:
     """Updates per run (default: the demo preset's)."""
     out: Path = Path("runs/demo")
     """Folder for the report, results.json and a run folder per strategy and seed."""
-    quiet: bool = False
-    """No progress, just the result."""
     small: bool = False
     """A tiny model and few test tasks: to see that it runs, in seconds."""
     wrong_labels: bool = False
@@ -57,35 +58,45 @@ def demo(options: DemoOptions) -> None:
         _wrong_labels(options)
         return
 
-    from derts.comparison import compare
     from derts.config_file import apply_presets, with_values
     from derts.data import open_data
-    from derts.files import write_atomically
+    from derts.files import write_atomically, write_json
     from derts.progress import progress
     from derts.report.page import make_report
+    from derts.report.read import comparison_of, group_runs, read_runs
+    from derts.training.run import train_in
+    from derts.training.run_folder import Run
 
-    values = {**SETTINGS, **(SMALL if options.small else {})}
+    values: dict[str, Any] = {**SETTINGS, **(SMALL if options.small else {})}
     if options.updates is not None:
         values["updates"] = options.updates
-    config = with_values(apply_presets(["demo"]), values, "the demo")
-    seeds, names = range(options.seeds), ("random", "derts")
-    variants = {name: {"strategy": {"name": name}} for name in names}
-    warmup = min(config.strategy.warmup, config.updates)
-    total = options.seeds * len(names) * config.updates
-    with progress("demo", total, "updates", quiet=options.quiet) as advance:
-        tables = open_data(DATA)
-        found = compare(config, variants, seeds, tables, advance=advance, folder=options.out)
-    found.save(options.out / "results.json")
+    base = with_values(apply_presets(["demo"]), values, "the demo")
+    total, tables, results, runs = 2 * options.seeds * base.updates, open_data(DATA), [], []
+    shown = progress("demo", total, "updates", quiet=options.quiet)
+    with shown as advance, TemporaryDirectory() as warm_ups:
+        for seed, name in itertools.product(range(options.seeds), ("random", "derts")):
+
+            def named(count: int = 1, note: str | None = None, name: str = name) -> None:
+                advance(count, f"{name}: {note}" if note else None)
+
+            config = replace(with_values(base, {"strategy": {"name": name}}, "the demo"), seed=seed)
+            folder, warm_up = options.out / f"{name}-seed{seed}", Path(warm_ups, str(seed))
+            Run.check_free(folder, overwrite=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            result = train_in(folder, config.resolved(), tables, warmup=warm_up, advance=named)
+            results.append({**(result or {}), "variant": name})
+            runs.append(folder)
+    write_json(options.out / "results.json", {"runs": results})
+    warmup = min(base.strategy.warmup, base.updates)
     about = (
-        f"ProtoNet on glyphs, {config.updates} updates ({warmup} of them shared warm-up); "
-        f"{100 * config.tasks.noisy_fraction:.0f}% of the training tasks have 80% wrong labels.\n"
-        f"Accuracy in % on {config.evaluation.tasks} clean tasks of new characters, "
+        f"ProtoNet on glyphs, {base.updates} updates ({warmup} of them shared warm-up); "
+        f"{100 * base.tasks.noisy_fraction:.0f}% of the training tasks have 80% wrong labels.\n"
+        f"Accuracy in % on {base.evaluation.tasks} clean tasks of new characters, "
         f"mean ± 95% interval over {options.seeds} seeds:\n"
     )
-    report = f"{about}\n{table_text(found.table())}\n"
+    report = f"{about}\n{table_text(comparison_of(group_runs(read_runs(runs))).table())}\n"
     write_atomically(options.out / "report.txt", report.encode())
     print(report)
-    runs = [options.out / f"{name}-seed{seed}" for name in names for seed in seeds]
     page = make_report(runs).save(options.out / "report.html")
     print(f"results  {options.out / 'results.json'}")
     print(f"report   {page.resolve()}  (open it in a browser)")

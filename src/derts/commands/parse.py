@@ -10,7 +10,6 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, TextIO, TypeVar
 
 import tyro
@@ -62,13 +61,9 @@ class DataOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureOptions(DataOptions):
-    """Options of commands that take features in place of a run."""
+class QuietOptions:
+    """How much is told: an option that several commands share."""
 
-    features: Annotated[Path | None, unset("FILE")] = None
-    """No run: a .npz, .npy or .parquet file of features, or a store of features."""
-    labels: Annotated[Path | None, unset("FILE")] = None
-    """A CSV with the labels of an .npy (default: labels.csv beside it)."""
     quiet: bool = False
     """No progress, just the result."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from derts.commands.parse import print_rows, unset
+from derts.commands.parse import QuietOptions, print_rows, unset
 from derts.errors import DertsError, printable
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PredictOptions:
+class PredictOptions(QuietOptions):
     """Label images by a few examples of classes that the model has never seen.
 
     SUPPORT holds a folder per class with a few images each; QUERY holds unlabelled images. MODEL is
@@ -46,8 +46,6 @@ class PredictOptions:
     """The table to write; a picture sheet goes beside it."""
     skip_broken: bool = False
     """Leave out images that cannot be read instead of stopping."""
-    quiet: bool = False
-    """No progress, just the result."""
     overwrite: bool = False
     """Replace a table or a sheet that is already there."""
     weights: Annotated[str, tyro.conf.arg(name="model.weights", metavar="FILE")] = ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from derts.commands.parse import unset
+from derts.commands.parse import QuietOptions, unset
 from derts.config import within
 from derts.errors import DertsError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ReproduceOptions:
+class ReproduceOptions(QuietOptions):
     """Run the paper's experiments again and put our numbers beside its own.
 
     NAME is one of table1 … table8, figure2 (training curves with noisy tasks), case-study (pictures
@@ -64,8 +64,6 @@ class ReproduceOptions:
     """One worker process for each device named (auto: every GPU, else the CPU)."""
     on: Literal["here", "ray"] = "here"
     """Run on this machine, or on the Ray cluster that RAY_ADDRESS names."""
-    quiet: bool = False
-    """No progress, just the report."""
 
 
 def reproduce(options: ReproduceOptions) -> None:

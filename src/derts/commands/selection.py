@@ -1,18 +1,18 @@
 """derts diagnose, derts select: estimates judged, and rows of any matrix selected"""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from derts.commands.parse import DataOptions, print_rows
+from derts.commands.parse import DataOptions, QuietOptions, print_rows
 from derts.config import within
 from derts.report.tables import table_text
 
 
 @dataclass(frozen=True)
-class DiagnoseOptions(DataOptions):
+class DiagnoseOptions(DataOptions, QuietOptions):
     """How well does each estimate stand for a pool's true gradient?
 
     Loads a run's newest checkpoint, draws a pool of training tasks as the run would, and shows for
@@ -32,8 +32,6 @@ class DiagnoseOptions(DataOptions):
     """Share of the pool that is selected."""
     draws: int = within(100, 2)
     """Random subsets to compare with."""
-    quiet: bool = False
-    """No progress, just the result."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ def diagnose(options: DiagnoseOptions) -> None:
         "config": as_values(trainer.config),
         "code": code_version(),
         "machine": machine(str(trainer.device)),
-        **asdict(found),
+        **found,
     }
     written = write_json(run.path / "diagnosis.json", values)
     draw_diagnosis(values, run.path / "diagnosis.png")

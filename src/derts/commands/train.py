@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from derts.clock import share_of_selection, training_seconds
-from derts.commands.parse import print_rows, unset
+from derts.commands.parse import QuietOptions, print_rows, unset
 from derts.config import TrainConfig
 from derts.config_file import PRESETS, apply_presets, read_config
 from derts.errors import DertsError
@@ -24,7 +24,7 @@ RESUMED = ("data", "updates")  # the settings that may be others when a run is r
 
 
 @dataclass(frozen=True)
-class TrainOptions:
+class TrainOptions(QuietOptions):
     __doc__ = f"""Train a few-shot learner on tasks and evaluate it on classes it has never seen.
 
     Values come from the defaults; then from --preset (any of {", ".join(PRESETS)}; several may be
@@ -59,8 +59,6 @@ class TrainOptions:
     """Go on although the data was prepared anew since the run was trained."""
     tensorboard: bool = False
     """Also write curves for TensorBoard into the run folder (needs derts[tensorboard])."""
-    quiet: bool = False
-    """No progress, just the result."""
     run: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
 
     @staticmethod

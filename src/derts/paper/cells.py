@@ -148,7 +148,7 @@ def cells(name: str) -> tuple[Cell, ...]:
 
 def _is_of(row: dict[str, Any], setting: Setting, fraction: float) -> bool:
     """Whether a row of paper.json is about a setting; what the row leaves open agrees with all."""
-    ours: dict[str, Any] = {
+    ours = {
         **asdict(setting),
         "strategy": read_recipe("common")["strategies"][setting.strategy]["of"],
         "fraction_of_training": fraction,
@@ -175,27 +175,21 @@ def keep_only(found: Sequence[Cell], words: Sequence[str]) -> tuple[Cell, ...]:
     ['random', 'us']
     """
     wanted: dict[str, set[str]] = {}
-    for word in ",".join(words).split(",") if words else []:
-        key, sign, value = word.strip().partition("=")
-        if key not in FILTERS or not sign or not value:
-            raise DertsError(
-                f"--only {word.strip()!r} is not understood: write key=value, with key one of "
-                f"{', '.join(FILTERS)}"
-            )
+    for word in (part.strip() for one in words for part in one.split(",")):
+        key, _, value = word.partition("=")
+        if key not in FILTERS or not value:
+            what = f"write key=value, with key one of {', '.join(FILTERS)}"
+            raise DertsError(f"--only {word!r} is not understood: {what}")
         choices = {_text(cell, key) for cell in found}
         value = SHORT_NAMES.get(value, value)
         with suppress(ValueError):
             value = f"{float(value):g}"
         value = "all" if (key, value) in (("classes", "0"), ("classes", "64")) else value
         if value not in choices:
-            raise DertsError(
-                f"--only {key}={value} leaves nothing: {key} is {' or '.join(sorted(choices))}"
-            )
+            known = f"{key} is {' or '.join(sorted(choices))}"
+            raise DertsError(f"--only {key}={value} leaves nothing: {known}")
         wanted.setdefault(key, set()).add(value)
-    kept = found
-    for key, values in wanted.items():
-        kept = [cell for cell in kept if _text(cell, key) in values]
-    return tuple(kept)
+    return tuple(cell for cell in found if all(_text(cell, key) in wanted[key] for key in wanted))
 
 
 def _text(cell: Cell, key: str) -> str:

@@ -109,14 +109,15 @@ def save_results(
     rows = []
     for cell in found:
         for _, one in sorted(results.get(cell.key, {}).items()):
-            row: dict[str, Any] = {
+            numbers = {number: getattr(one, number) for number in NUMBERS}
+            row = {
                 "cell": cell.label,
                 "config": _share(configs, {**one.config, "seed": "as in the row"}),
                 "maker": _share(makers, {"code": dict(one.code), "machine": dict(one.machine)}),
+                **{number: value for number, value in numbers.items() if value is not None},
+                "correct": one.correct,
             }
-            numbers = {number: getattr(one, number) for number in NUMBERS}
-            row |= {number: value for number, value in numbers.items() if value is not None}
-            rows.append(json.dumps({**row, "correct": one.correct}, separators=(",", ":")))
+            rows.append(json.dumps(row, separators=(",", ":")))
     head = {"table": name, "notes": list(notes), "configs": configs, "makers": makers}
     lines = ",\n".join(rows)
     text = f'{json.dumps(head, separators=(",", ":"))[:-1]},\n"rows":[\n{lines}\n]}}\n'
@@ -136,9 +137,8 @@ def _keep_what_is_lost(file: Path, results: Results) -> list[Path]:
         old = load_results(file)[1]
     except DertsError:
         return []  # not there, or damaged
-    pairs = [(key, one) for key, seeds in old.items() for one in seeds.values()]
-    now = [results.get(key, {}).get(one.seed) for key, one in pairs]
-    if all(new and new.correct == one.correct for new, (_, one) in zip(now, pairs, strict=True)):
+    pairs = [(results.get(key, {}).get(seed), old[key][seed]) for key in old for seed in old[key]]
+    if all(new and new.correct == one.correct for new, one in pairs):
         return []
     numbers = (f"-{number}" if number else "" for number in itertools.count())
     names = (file.with_name(f"earlier-{file.stem}{number}.json") for number in numbers)
@@ -150,9 +150,11 @@ def _keep_what_is_lost(file: Path, results: Results) -> list[Path]:
 def load_results(path: Path) -> tuple[str, Results, list[str]]:
     """What `save_results` wrote: the table's name, its results and notes."""
     results: Results = {}
+    digests = path.with_name("digests.json")
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
-        commits = _commits(path.with_name("digests.json"))
+        # commits of results that do not name theirs, by the digest of their code
+        commits = parse_json(digests.read_text(encoding="utf-8")) if digests.exists() else {}
         name = content["table"]
         if name not in NAMES:
             raise ValueError(f"no table is called {name!r}")
@@ -168,20 +170,13 @@ def load_results(path: Path) -> tuple[str, Results, list[str]]:
                 results.setdefault(cell.key, {})[row["seed"]] = one
         return name, results, [str(note) for note in content["notes"]]
     except FileNotFoundError:
-        raise DertsError(
-            f"no results at {path}: run derts reproduce first, or leave out --from"
-        ) from None
+        fix = "run derts reproduce first, or leave out --from"
+        raise DertsError(f"no results at {path}: {fix}") from None
     except DAMAGED as error:
+        what = "is not a result file of derts reproduce, or is damaged"
         raise DertsError(
-            f"{path} is not a result file of derts reproduce, or is damaged "
-            f"({type(error).__name__}: {error}): write it again"
+            f"{path} {what} ({type(error).__name__}: {error}): write it again"
         ) from None
-
-
-def _commits(path: Path) -> dict[str, str]:
-    """Commits of results that do not name theirs, by the digest of their code."""
-    known: dict[str, str] = parse_json(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return known
 
 
 def _result(row: dict[str, Any], config: dict[str, Any], maker: dict[str, Any]) -> CellResult:
@@ -198,18 +193,16 @@ def known_results(folder: Path) -> Known:
     """What result files hold of runs whose folders are gone, known by today's configs."""
     files = result_files(folder)
     if not files:
-        raise DertsError(
-            f"no results at {folder}: --known takes a folder of reproduce-*.json files, such "
-            "as OUT/report of an earlier derts reproduce"
-        )
+        what = "--known takes a folder of reproduce-*.json files"
+        raise DertsError(f"no results at {folder}: {what}, such as OUT/report")
     known = {}
-    groups = (seeds.values() for file in files for seeds in load_results(file)[1].values())
-    for one in itertools.chain(*groups):
-        try:
-            config = with_values(TrainConfig(), one.config, "a result file")
-            known[run_key(config, str(one.config.get("data"))), one.updates] = one
-        except DertsError:
-            continue  # of a version whose settings are no longer known
+    for seeds in (seeds for file in files for seeds in load_results(file)[1].values()):
+        for one in seeds.values():
+            try:
+                config = with_values(TrainConfig(), one.config, "a result file")
+                known[run_key(config, str(one.config.get("data"))), one.updates] = one
+            except DertsError:
+                continue  # of a version whose settings are no longer known
     return known
 
 
@@ -246,6 +239,5 @@ def _read(file: Path, run: GridRun) -> CellResult:
         }
         return _result(row, config, result)
     except DAMAGED as error:
-        raise DertsError(
-            f"{file} is damaged ({type(error).__name__}: {error}): remove {run.folder}, run again"
-        ) from None
+        damage = f"{file} is damaged ({type(error).__name__}: {error})"
+        raise DertsError(f"{damage}: remove {run.folder}, run again") from None

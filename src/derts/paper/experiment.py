@@ -6,17 +6,8 @@ from pathlib import Path
 
 from derts.errors import DertsError
 from derts.files import parse_json, write_atomically
+from derts.paper import collect
 from derts.paper.cells import Cell, cells, keep_only, read_recipe, with_references
-from derts.paper.collect import (
-    Known,
-    Results,
-    collect,
-    known_of,
-    known_results,
-    result_file,
-    result_files,
-    save_results,
-)
 from derts.paper.figures import DRAWN, draw_pictures
 from derts.paper.report import as_html, markdown, print_report, read_report, table_report
 from derts.paper.runs import GridRun, Scale, make_runs, point, seeds_in, to_run
@@ -48,7 +39,7 @@ class Experiment:
         self.cells = keep_only([cell for name in names for cell in cells(name)], only)
         self.names = [name for name in names if any(cell.table == name for cell in self.cells)]
         self.runs = make_runs(self.cells, seeds, scale, out)
-        self.known: Known = {} if known is None else known_results(known)
+        self.known: collect.Known = {} if known is None else collect.known_results(known)
 
     def runs_of(self, cell: Cell) -> list[GridRun]:
         """The runs that a cell is the mean of."""
@@ -56,7 +47,7 @@ class Experiment:
 
     def is_known(self, cell: Cell, run: GridRun) -> bool:
         """Whether a result file tells what a cell needs of a run: never pictures."""
-        return cell.table not in DRAWN and known_of(self.known, cell, run) is not None
+        return cell.table not in DRAWN and collect.known_of(self.known, cell, run) is not None
 
     def lacking(self, cell: Cell) -> list[GridRun]:
         """The runs of a cell of which no result is there."""
@@ -87,10 +78,6 @@ class Experiment:
 
         A run's time is counted once: in the first cell that needs it.
         """
-        import torch
-
-        cuda = devices[0].startswith("cuda")
-        accelerator = torch.cuda.get_device_name(devices[0]) if cuda else "none"
         rows: list[tuple[str, ...]] = [("cell", "updates", "estimated time", "state")]
         counted: dict[Path, int] = {}
         total, finished, assumed = 0.0, 0, ""
@@ -98,9 +85,10 @@ class Experiment:
             mine, lacking = self.runs_of(cell), self.lacking(cell)
             updates, work, word = point(mine[0].config, cell.fraction), 0.0, ""
             for run in lacking:
-                seconds, word = estimated_seconds(run, devices[0], accelerator)
-                work += seconds * max(0, updates - counted.get(run.folder, 0))
-                counted[run.folder] = max(updates, counted.get(run.folder, 0))
+                seconds, word = estimated_seconds(run, devices[0])
+                before = counted.get(run.folder, 0)
+                work += seconds * max(0, updates - before)
+                counted[run.folder] = max(updates, before)
             state = f"{len(lacking)} of {len(mine)} seeds to run" if lacking else "finished"
             state += ", in a run counted above" if lacking and not work else ""
             if lacking and cell.setting.dataset not in self.scale.data:
@@ -115,61 +103,62 @@ class Experiment:
             f"about {duration(total / len(devices))} left on {where}{told if assumed else ''}"
         )
 
-    def _measured(self) -> tuple[list[GridRun], Results]:
-        """All runs of the named tables and of random sampling, whatever seed; what they hold."""
-        whole = with_references([cell for name in self.names for cell in cells(name)])
-        known = {one.seed for one in self.known.values()}
-        runs = make_runs(
-            whole, sorted({*self.seeds, *seeds_in(self.out), *known}), self.scale, self.out
-        )
-        return runs, collect(whole, runs, self.known)
-
     def write_reports(self, source: Path | None) -> list[Path]:
         """Print reports of the cells asked for; write those of the whole tables; the files written.
 
-        Markdown, HTML and, unless they come from files in `source`, JSON.
+        Markdown, HTML and, unless they come from files in `source`, JSON. A table has all runs that
+        are there, whatever seed, and those of random sampling.
         """
-        if source is not None:
-            self._check_source(source)
         folder = self.out / "report"
+        runs: list[GridRun] = []
+        held: collect.Results = {}
+        if source is None:
+            whole = with_references([cell for name in self.names for cell in cells(name)])
+            known = {one.seed for one in self.known.values()}
+            seeds = sorted({*self.seeds, *seeds_in(self.out), *known})
+            runs = make_runs(whole, seeds, self.scale, self.out)
+            held = collect.collect(whole, runs, self.known)
+        else:
+            self._check_source(source)
         folder.mkdir(parents=True, exist_ok=True)
-        runs, held = self._measured() if source is None else ([], {})
         written: list[Path] = []
         for name in self.names:
             asked = [cell for cell in self.cells if cell.table == name]
-            file = result_file(folder, name, self.scale)
-            whole = file if source is None else source / file.name
+            file = collect.result_file(folder, name, self.scale)
+            made = file if source is None else source / file.name
             if source is None:
-                whole_table = with_references(cells(name))
-                written += save_results(file, name, whole_table, held, self.scale.notes())
-            elif not whole.is_file():
-                print_report(table_report(name, asked, {}, [f"There is no {whole}."]))
+                table = with_references(cells(name))
+                written += collect.save_results(file, name, table, held, self.scale.notes())
+            elif not made.is_file():
+                print_report(table_report(name, asked, {}, [f"There is no {made}."]))
                 continue
-            print_report(read_report(whole, asked))
-            report = read_report(whole)
+            print_report(read_report(made, asked))
+            report = read_report(made)
             for suffix, text in ((".md", markdown(report)), (".html", as_html(report))):
                 write_atomically(file.with_suffix(suffix), text.encode())
                 written.append(file.with_suffix(suffix))
-            written += draw_pictures(name, runs, file, None if source is None else whole)
+            written += draw_pictures(name, runs, file, None if source is None else made)
         return written
 
     def _check_source(self, source: Path) -> None:
         """At least one of the named tables must have a file there; else say what is there."""
-        files = [result_file(source, name, self.scale) for name in self.names]
+        files = [collect.result_file(source, name, self.scale) for name in self.names]
         if not any(file.is_file() for file in files):
-            there = ", ".join(file.name for file in result_files(source)) or "none"
-            raise DertsError(
-                f"no results at {source}: it has no {', '.join(file.name for file in files)}; "
-                f"there are {there} (-x0.5: add --updates-scale 0.5; "
-                "-augment: add --preset augment)"
-            )
+            there = ", ".join(file.name for file in collect.result_files(source)) or "none"
+            lacks = f"it has no {', '.join(file.name for file in files)}; there are {there}"
+            fix = "-x0.5: add --updates-scale 0.5; -augment: add --preset augment"
+            raise DertsError(f"no results at {source}: {lacks} ({fix})")
 
 
-def estimated_seconds(run: GridRun, device: str, accelerator: str) -> tuple[float, str]:
+def estimated_seconds(run: GridRun, device: str) -> tuple[float, str]:
     """Seconds per update, evaluations included, and a word where they are not measured.
 
     Measured are those of runs of the same name on the same accelerator, whatever seed or length.
     """
+    import torch
+
+    cuda = device.startswith("cuda")
+    accelerator = torch.cuda.get_device_name(device) if cuda else "none"
     found = []
     name = run.folder.name.partition(f"-{run.config.updates}-seed")[0]
     for file in run.folder.parent.glob(f"{name}-[0-9]*/result-*.json"):
@@ -180,7 +169,7 @@ def estimated_seconds(run: GridRun, device: str, accelerator: str) -> tuple[floa
     if found:
         return sum(found) / len(found), ""
     assumed = read_recipe("common")["assumed_seconds"]
-    kind = "glyphs" if run.dataset == "glyphs" else "cuda" if "cuda" in device else "cpu"
+    kind = "glyphs" if run.dataset == "glyphs" else "cuda" if cuda else "cpu"
     factor = assumed["strategy_factor"][run.setting.strategy]
     return assumed[kind][run.setting.backbone] * factor, " (assumed)"
 

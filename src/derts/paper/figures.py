@@ -4,7 +4,7 @@ The case study shows images of the data set and is written into the run folders,
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from derts.data import open_data
-from derts.data.table import Table
 from derts.errors import DertsError
 from derts.files import parse_json, write_atomically
 from derts.paper.cells import cells, read_json
@@ -54,30 +53,26 @@ def draw_pictures(
 
     `file` and `source` are a table's JSON files: pictures and curves lie beside them.
     """
-    if name == "case-study" and source is None:
-        return draw_case_studies(runs)
+    mine = [run for run in runs if run.setting in {cell.setting for cell in cells(name)}]
+    if name == "case-study":
+        return [picture for run in mine if (picture := draw_case_study(run)) is not None]
     if name != "figure2":
         return []
     picture = file.with_suffix(".png")
-    found = collect_curves(runs) if source is None else load_curves(curves_file(source))
+    curves = (source or file).with_name(f"{file.stem}-curves.json")
+    found = collect_curves(mine) if source is None else load_curves(curves)
     if not found:
         print(f"no {picture.name}: there are no runs of figure2 to draw it from")
         return []
     draw_curves(found, picture)
-    return [picture] if source is not None else [save_curves(found, curves_file(file)), picture]
-
-
-def curves_file(file: Path) -> Path:
-    """Where the curves of a result file are kept."""
-    return file.with_name(f"{file.stem}-curves.json")
+    return [picture] if source is not None else [save_curves(found, curves), picture]
 
 
 def collect_curves(runs: Sequence[GridRun]) -> list[Curve]:
-    """What the runs of figure2 have logged so far."""
-    wanted = {cell.setting for cell in cells("figure2")}
+    """What runs of figure2 have logged so far."""
     found = []
     for run in runs:
-        if run.setting in wanted and (run.folder / "events.jsonl").is_file():
+        if (run.folder / "events.jsonl").is_file():
             panel = f"{run.setting.learner}, {100 * run.setting.noise:.0f}% noise"
             if points := _logged(Run.open(run.folder)):
                 about = panel, run.setting.strategy, run.config.seed
@@ -146,25 +141,18 @@ def _draw_line(axes: Any, runs: Sequence[Curve], key: str) -> None:
     draw_band(axes, updates, means, band, runs[0].strategy, COLORS[runs[0].strategy])
 
 
-def draw_case_studies(runs: Sequence[GridRun]) -> list[Path]:
-    """A picture in the folder of each finished run of the study; the files there are now."""
-    wanted = {cell.setting for cell in cells("case-study")}
-    drawn = []
-    for run in runs:
-        if run.setting in wanted and (run.folder / "result.json").is_file():
-            picture, data = run.folder / "case-study.png", run.config.data
-            if not picture.exists() and (data == "glyphs" or Path(data).exists()):
-                draw_case_study(run, open_data(data), picture)
-            drawn += [picture] if picture.exists() else []
-    return drawn
+def draw_case_study(run: GridRun) -> Path | None:
+    """Let a finished run choose from a fresh pool; draw tasks of both kinds, taken at random.
 
-
-def draw_case_study(run: GridRun, tables: Mapping[str, Table], path: Path) -> None:
-    """Let the trained run choose from a fresh pool; draw tasks of both kinds, taken at random.
-
-    A row is a task, two support images per class.
+    A row is a task, two support images per class. None where there is no picture and no data.
     """
-    trainer = open_trainer(run.folder, tables, last=True)
+    path, data = run.folder / "case-study.png", run.config.data
+    if path.exists():
+        return path
+    at_hand = data == "glyphs" or Path(data).exists()
+    if not at_hand or not (run.folder / "result.json").is_file():
+        return None
+    trainer = open_trainer(run.folder, open_data(data), last=True)
     strategy, seed = trainer.strategy, (run.config.seed, "case-study", 0)
     assert isinstance(strategy, PoolStrategy)
     drawn = strategy.draw(trainer.context, FRESH)
@@ -185,3 +173,4 @@ def draw_case_study(run: GridRun, tables: Mapping[str, Table], path: Path) -> No
                 pictures += [to_picture(pixels) for pixels in images.gather(mine)]
                 captions += [f"{words.get(name, name)}\n{note}"] * len(mine)
     draw_sheet(pictures, captions, path, f"{run}: tasks of a fresh pool")
+    return path

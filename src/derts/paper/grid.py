@@ -108,14 +108,12 @@ def find_devices(words: Sequence[str]) -> list[str]:
     """
     if not words:
         raise DertsError("--devices names none: give auto, or one device per worker")
-    found: list[str] = []
-    for word in words:
-        if word != "auto":
-            found.append(str(choose_device(HardwareConfig(device=word), "--devices")))
-        else:
-            gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
-            found += [f"cuda:{number}" for number in gpus] or ["cpu"]
-    return found
+    every = [f"cuda:{number}" for number in range(torch.cuda.device_count())] or ["cpu"]
+    named = [
+        every if word == "auto" else [choose_device(HardwareConfig(device=word), "--devices")]
+        for word in words
+    ]
+    return [str(device) for devices in named for device in devices]
 
 
 def run_grid(runs: Sequence[GridRun], devices: Sequence[str], quiet: bool = False) -> Endings:

@@ -22,7 +22,8 @@ COLUMNS = {
 """Strategies as tables show them. The first four are in every table."""
 ALWAYS = 4
 HEAD = ("setting", "learner", "training", "by")
-NOT_RUN, SAME_AS_RANDOM = "not run", "= random"
+NOT_RUN, SAME_AS_RANDOM, WIN = "not run", "= random", "🟢 "
+DIGITS = {"accuracy": 2, "seconds": 3}
 LEGEND = {
     "accuracy": (
         "Accuracy in % on clean test tasks of unseen classes. ± is the 95% interval: the paper's "
@@ -49,49 +50,37 @@ STYLE = "body { max-width: 90rem } td:nth-child(-n+4) { text-align: left }"
 
 
 @dataclass(frozen=True)
-class ReportRow:
-    """A row as text; `wins` are the columns in which ours is at least the paper's."""
-
-    texts: tuple[str, ...]
-    wins: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True)
 class TableReport:
-    """A table with its title and what is to be known about it."""
+    """A table with its title and what is to be known about it.
+
+    Texts of cells begin with WIN where ours is at least the paper's.
+    """
 
     name: str
     title: str
     heading: tuple[str, ...]
-    rows: tuple[ReportRow, ...]
+    rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
-
-    def marked(self) -> list[tuple[str, ...]]:
-        """Heading and rows; a green circle where ours is at least the paper's."""
-        rows = [
-            tuple(f"🟢 {text}" if at in row.wins else text for at, text in enumerate(row.texts))
-            for row in self.rows
-        ]
-        return [self.heading, *rows]
 
 
 def markdown(report: TableReport) -> str:
     """The report as a section of Markdown."""
     notes = "".join(f"{note}\n\n" for note in report.notes)
-    table = markdown_table(report.marked(), len(HEAD))
+    table = markdown_table([report.heading, *report.rows], len(HEAD))
     return f"## {report.name}: {report.title}\n\n{notes}{table}\n"
 
 
 def as_html(report: TableReport) -> str:
     """The report as one page that needs no other file; everything in it is escaped."""
 
-    def kind(number: int, at: int) -> str:
-        row = report.rows[number]
-        if at in row.wins:
+    def kind(row: int, column: int) -> str:
+        text = report.rows[row][column]
+        if text.startswith(WIN):
             return " class='win'"
-        return " class='missing'" if row.texts[at] == NOT_RUN else ""
+        return " class='missing'" if text == NOT_RUN else ""
 
-    table = html_table([report.heading, *(row.texts for row in report.rows)], kind)
+    rows = [[text.removeprefix(WIN) for text in row] for row in report.rows]
+    table = html_table([report.heading, *rows], kind)
     notes = "".join(f"<p>{html.escape(note)}</p>" for note in report.notes)
     title = f"{report.name}: {report.title}"
     return html_page(title, f"<h1>{html.escape(title)}</h1>{notes}\n{table}", STYLE)
@@ -99,7 +88,8 @@ def as_html(report: TableReport) -> str:
 
 def print_report(report: TableReport) -> None:
     """On standard output."""
-    print(f"{report.name}: {report.title}\n\n{table_text(report.marked(), len(HEAD))}\n")
+    table = table_text([report.heading, *report.rows], len(HEAD))
+    print(f"{report.name}: {report.title}\n\n{table}\n")
     print("\n".join(map(printable, report.notes)), end="\n\n")
 
 
@@ -124,29 +114,32 @@ def table_report(
     recipe = read_recipe(name)
     metric = recipe["metric"]
     places = dict.fromkeys((replace(cell.setting, strategy=""), cell.fraction) for cell in asked)
-    groups = [_Group(name, place, at, results) for place, at in places]
-    groups = [group for group in groups if group.made or not only_run]
-    shown = {strategy for group in groups for strategy in COLUMNS if group.seeds[strategy]}
-    shown |= set() if only_run else {one for group in groups for one in group.recipe}
+    points = [_Point(name, place, at, results) for place, at in places]
+    points = [point for point in points if point.made or not only_run]
+    shown = {strategy for point in points for strategy in COLUMNS if point.seeds[strategy]}
+    shown |= set() if only_run else {strategy for point in points for strategy in point.recipe}
     columns = [one for at, one in enumerate(COLUMNS) if at < ALWAYS or one in shown]
-    rows = [row for group in groups for row in group.rows(columns, metric)]
-    made = [one for group in groups for one in group.made]
+    made = [one for point in points for one in point.made]
     makers = "; ".join(sorted({one.measured_on for one in made}))
     told = [LEGEND[metric], STRATEGY_NOTE, *_about(made), *notes]
     told += [f"Measured on: {makers}."] if makers else []
-    heading = (*HEAD, *(COLUMNS[strategy] for strategy in columns), "seeds", "updates")
-    return TableReport(name, recipe["title"], heading, tuple(rows), tuple(told))
+    return TableReport(
+        name,
+        recipe["title"],
+        (*HEAD, *(COLUMNS[strategy] for strategy in columns), "seeds", "updates"),
+        tuple(row for point in points for row in point.rows(columns, metric)),
+        tuple(told),
+    )
 
 
 def _about(made: Sequence[CellResult]) -> Iterable[str]:
     """What runs have in common that a reader must know."""
     if any(one.setting("evaluation", "weights") == "best" for one in made):
         yield BEST_WEIGHTS
-    augmented = {
-        (one.setting("augment", "horizontal_flip", False), one.setting("augment", "translation", 0))
-        for one in made
-    }
-    for flips, pixels in sorted(augmented):
+    names = ("horizontal_flip", "translation")
+    for flips, pixels in sorted(
+        {tuple(one.setting("augment", x, 0) for x in names) for one in made}
+    ):
         parts = ["random horizontal flips"] if flips else []
         parts += [f"random translations of up to {pixels} pixels"] if pixels else []
         if parts:
@@ -163,7 +156,7 @@ def _about(made: Sequence[CellResult]) -> Iterable[str]:
         )
 
 
-class _Group:
+class _Point:
     """One point of training: our results by strategy and seed, and the paper's numbers."""
 
     def __init__(self, name: str, setting: Setting, at: float, results: Results) -> None:
@@ -182,65 +175,59 @@ class _Group:
             known = [cell for cell in (*here, *as_far) if cell.paper is not None]
             self.theirs |= {strategy: known[-1]} if known else {}
 
-    def rows(self, columns: Sequence[str], metric: str) -> Iterable[ReportRow]:
+    def rows(self, columns: Sequence[str], metric: str) -> Iterable[tuple[str, ...]]:
         """The paper's numbers, ours, and our differences to random sampling."""
-        digits = 2 if metric == "accuracy" else 3
-        values = {name: _values(self.seeds[name], metric) for name in columns}
+        values = {name: self._values(name, metric) for name in columns}
         most = max(map(len, values.values()))
         glyphs = any(one.config.get("data") == "glyphs" for one in self.made)
         place = f"glyphs for {self.setting.place}" if glyphs else self.setting.place
         place += f", {self.setting.variant}" if self.setting.variant else ""
         head = (place, self.setting.learner, f"{100 * self.at:g}%")
         if self.theirs:
-            shown = ["" if name == "derts" else _theirs(self.theirs.get(name)) for name in columns]
+            shown = [self._paper(name) for name in columns]
             after = " or ".join(map(str, sorted({one.updates for one in self.theirs.values()})))
-            yield ReportRow((*head, "paper", *shown, "", after))
-        shown, wins = [], set()
-        for number, name in enumerate(columns):
-            text = NOT_RUN if name in {"random", *self.recipe} else ""
-            text = SAME_AS_RANDOM if name == "random-votes" and not self.setting.noise else text
-            if values[name]:
-                ours = over_seeds(list(values[name].values()))
-                count = len(values[name])
-                text = ours.shown("", digits)
-                text += f" ({count} of {most} seeds)" if count < most else ""
-                committed = all(one.committed for one in self.seeds[name].values())
-                text += "" if committed else UNCOMMITTED
-                if not glyphs and _wins(self.theirs.get(name), ours.mean):
-                    wins.add(len(HEAD) + number)
-            shown.append(text)
+            yield (*head, "paper", *shown, "", after)
         wanted = round(self.at * self.setting.updates)
         after = " or ".join(map(str, self.updates or [wanted]))
         if not self.theirs and self.updates not in ([], [wanted]):
             after += f" (recipe {wanted})"
-        yield ReportRow((*head, "ours", *shown, str(most or ""), after), frozenset(wins))
-        gains = [self._gain(name, values, digits) for name in columns]
+        shown = [self._ours(name, values[name], most, metric, glyphs) for name in columns]
+        yield (*head, "ours", *shown, str(most or ""), after)
+        gains = [self._gain(name, values, metric) for name in columns]
         if any(gains):
-            yield ReportRow((*head, "ours − random", *gains, "", ""))
+            yield (*head, "ours − random", *gains, "", "")
 
-    def _gain(self, name: str, values: Mapping[str, Mapping[int, float]], digits: int) -> str:
-        found = paired_by_seed(values[name], values["random"])
-        if name == "random" or found is None:
+    def _values(self, strategy: str, metric: str) -> dict[int, float]:
+        found = {seed: one.value(metric) for seed, one in self.seeds[strategy].items()}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def _paper(self, strategy: str) -> str:
+        cell = self.theirs.get(strategy)
+        if cell is None or strategy == "derts":
             return ""
-        if all(one.only_warm_up for one in self.seeds[name].values()):
+        interval = "" if cell.paper_interval is None else f" ± {cell.paper_interval:.2f}"
+        return f"{cell.paper:.2f}{interval}"
+
+    def _ours(
+        self, strategy: str, values: Mapping[int, float], most: int, metric: str, glyphs: bool
+    ) -> str:
+        if not values:
+            if strategy == "random-votes" and not self.setting.noise:
+                return SAME_AS_RANDOM
+            return NOT_RUN if strategy in {"random", *self.recipe} else ""
+        ours, cell = over_seeds(list(values.values())), self.theirs.get(strategy)
+        text = ours.shown("", DIGITS[metric])
+        text += f" ({len(values)} of {most} seeds)" if len(values) < most else ""
+        text += "" if all(one.committed for one in self.seeds[strategy].values()) else UNCOMMITTED
+        if cell is None or cell.paper is None or glyphs:
+            return text
+        gain = round(ours.mean, 2) - cell.paper  # as exact as the paper's own numbers
+        return WIN + text if (gain >= 0 if metric == "accuracy" else gain <= 0) else text
+
+    def _gain(self, strategy: str, values: Mapping[str, Mapping[int, float]], metric: str) -> str:
+        found = paired_by_seed(values[strategy], values["random"])
+        if strategy == "random" or found is None:
+            return ""
+        if all(one.only_warm_up for one in self.seeds[strategy].values()):
             return "warm-up only"
-        return found.shown("+", digits)
-
-
-def _values(seeds: Mapping[int, CellResult], metric: str) -> dict[int, float]:
-    found = {seed: one.value(metric) for seed, one in seeds.items()}
-    return {seed: value for seed, value in found.items() if value is not None}
-
-
-def _theirs(cell: Cell | None) -> str:
-    if cell is None:
-        return ""
-    interval = "" if cell.paper_interval is None else f" ± {cell.paper_interval:.2f}"
-    return f"{cell.paper:.2f}{interval}"
-
-
-def _wins(cell: Cell | None, mean: float) -> bool:
-    if cell is None or cell.paper is None:
-        return False
-    ours = round(mean, 2)  # as exact as the paper's own numbers
-    return ours >= cell.paper if cell.metric == "accuracy" else ours <= cell.paper
+        return found.shown("+", DIGITS[metric])

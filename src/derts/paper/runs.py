@@ -98,48 +98,49 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
     """
     common = read_recipe("common")
     strategy = common["strategies"][setting.strategy]
-    presets = strategy.get("presets", [])
-    presets = strategy.get("noisy_presets", presets) if setting.noise else presets
-    layers = [common["run"], common["learners"][setting.learner]]
-    layers += [common["few_classes"]] if setting.classes else []
-    layers += [common["noisy"]] if setting.noise else []
-    # what presets say of the learner would be another experiment
-    layers += [{"strategy": PRESETS[name]["strategy"]} for name in presets]
+    kind = "noisy_presets" if setting.noise and "noisy_presets" in strategy else "presets"
     updates = max(1, round(scale.updates * setting.updates))
-    tasks = {"way": setting.way, "shot": setting.shot, **common["noise"][str(setting.noise)]}
     chosen = {**strategy.get("values", {}), "ratio": setting.ratio, "warmup": -1}  # the paper's
-    chosen |= {} if setting.weights else {"weights": "none"}
-    values = {
-        "data": scale.data.get(setting.dataset, setting.dataset),
-        "seed": seed,
-        "updates": updates,
-        "validate_every": max(1, round(updates / common["validations"])),
-        "model": {"backbone": setting.backbone},
-        "tasks": {**tasks, "classes": class_list(setting.classes, scale.glyphs)},
-        "strategy": chosen,
-    }
-    layers += [values, common["glyphs"]] if scale.glyphs else [values]
+    layers = [
+        common["run"],
+        common["learners"][setting.learner],
+        common["few_classes"] if setting.classes else {},
+        common["noisy"] if setting.noise else {},
+        # what presets say of the learner would be another experiment
+        *({"strategy": PRESETS[name]["strategy"]} for name in strategy.get(kind, [])),
+        {
+            "data": scale.data.get(setting.dataset, setting.dataset),
+            "seed": seed,
+            "updates": updates,
+            "validate_every": max(1, round(updates / common["validations"])),
+            "model": {"backbone": setting.backbone},
+            "tasks": {
+                "way": setting.way,
+                "shot": setting.shot,
+                "classes": class_list(setting.classes, scale.glyphs),
+                **common["noise"][str(setting.noise)],
+            },
+            "strategy": chosen if setting.weights else {**chosen, "weights": "none"},
+        },
+        common["glyphs"] if scale.glyphs else {},
+    ]
     config = TrainConfig()
     for layer in layers:
         config = with_values(config, layer, "recipe")
     if setting.select and config.strategy.select == "where-it-pays":  # else it is the paper's
         config = with_values(config, {"strategy": {"select": setting.select}}, "recipe")
-    config = _with_presets(config, scale.presets).resolved()
-    warmup = round(scale.updates * config.strategy.warmup)
-    return replace(config, strategy=replace(config.strategy, warmup=warmup))
-
-
-def _with_presets(config: TrainConfig, names: Sequence[str]) -> TrainConfig:
-    """Presets on top, unless they would make another experiment of it."""
-    changed = apply_presets(names, config)
+    changed = apply_presets(scale.presets, config)
     may_rotate = replace(config, tasks=replace(config.tasks, rotated=changed.tasks.rotated))
     for what in ("data", "tasks", "updates", "strategy"):
         if getattr(changed, what) != getattr(may_rotate, what):
             raise DertsError(
-                f"--preset {' '.join(names)} changes {what}, which the recipes decide: use presets "
-                "for hardware, images, model, learner or optimiser, as gpu, augment and rotated"
+                f"--preset {' '.join(scale.presets)} changes {what}, which the recipes decide: use "
+                "presets for hardware, images, model, learner or optimiser, as gpu, augment and "
+                "rotated"
             )
-    return changed
+    config = changed.resolved()
+    warmup = round(scale.updates * config.strategy.warmup)
+    return replace(config, strategy=replace(config.strategy, warmup=warmup))
 
 
 @cache
@@ -223,22 +224,16 @@ def make_runs(
     for seed, (setting, fraction) in itertools.product(seeds, furthest.items()):
         config = replace(configs[setting], seed=seed)
         dataset = "glyphs" if scale.glyphs else setting.dataset
-        folder = out / dataset / _folder_name(setting, config, dataset)
+        words = f"{setting.way}way{setting.shot}shot"
+        words += f"-{setting.classes}classes" if setting.classes else ""
+        words += f"-noise{100 * setting.noise:.0f}" if setting.noise else ""
+        words += f"-{setting.backbone}-{setting.learner}-{setting.strategy}"
+        name = f"{words}-{config.updates}-seed{seed}-{run_key(config, dataset)}"
         warmup = out / "warm-ups" / dataset / warmup_key(config, dataset)
         points = tuple(point(config, share) for share in fractions)
-        runs.append(GridRun(setting, config, folder, warmup, point(config, fraction), points))
+        until = point(config, fraction)
+        runs.append(GridRun(setting, config, out / dataset / name, warmup, until, points))
     return sorted(runs, key=lambda run: run.setting.strategy in ("us", "ats"))
-
-
-def _folder_name(setting: Setting, config: TrainConfig, dataset: str) -> str:
-    """Words for people, and a digest that tells runs apart."""
-    noise = f"-noise{100 * setting.noise:.0f}" if setting.noise else ""
-    classes = f"-{setting.classes}classes" if setting.classes else ""
-    return (
-        f"{setting.way}way{setting.shot}shot{classes}{noise}-{setting.backbone}"
-        f"-{setting.learner}-{setting.strategy}-{config.updates}-seed{config.seed}"
-        f"-{run_key(config, dataset)}"
-    )
 
 
 def seeds_in(out: Path) -> set[int]:

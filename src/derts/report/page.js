@@ -20,23 +20,10 @@ for (const heading of document.querySelectorAll("th button")) {
 }
 
 const tip = document.getElementById("tip");
-const data = JSON.parse(document.getElementById("tasks").textContent);
-
-function picture(card) {
-  const element = document.createElement("span");
-  if (card.place === null) {
-    element.className = card.wrong ? "name wrong" : "name";
-    element.textContent = card.name;
-    return element;
-  }
-  element.className = card.wrong ? "picture atlas wrong" : "picture atlas";
-  element.style.backgroundPosition = `-${(card.place % data.columns) * 40}px -${Math.floor(card.place / data.columns) * 40}px`;
-  element.title = card.name;
-  return element;
-}
+const maps = JSON.parse(document.getElementById("tasks").textContent);
 
 function show(circle, x, y) {
-  const task = data.maps[circle.dataset.map][circle.dataset.task];
+  const task = maps[circle.dataset.map][circle.dataset.task];
   tip.replaceChildren();
   const title = document.createElement("strong");
   title.textContent = `task ${task.number}: ${task.state}`;
@@ -44,11 +31,7 @@ function show(circle, x, y) {
   line.textContent = task.text;
   const cards = document.createElement("div");
   cards.className = "cards";
-  const columns = new Map();
-  for (const card of task.cards) {
-    if (!columns.has(card.label)) columns.set(card.label, cards.appendChild(document.createElement("span")));
-    columns.get(card.label).append(picture(card));
-  }
+  cards.innerHTML = task.cards;
   tip.append(title, line, cards);
   tip.hidden = false;
   const box = tip.getBoundingClientRect();

@@ -1,20 +1,25 @@
 """One self-contained HTML page about some runs: no network, opens from disk."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 
 from derts import __version__
-from derts.comparison import KEPT_COLUMN
 from derts.config_file import to_toml
-from derts.data.table import Table
 from derts.files import write_atomically
 from derts.report.figures import FigureSheet, draw_figures
-from derts.report.pool_map import COLUMNS, RANDOM, Atlas, PoolView, pool_views
-from derts.report.read import RunGroup, comparison_of, group_runs, read_runs, settings_table
+from derts.report.pool_map import RANDOM, Atlas, PoolView, pool_views
+from derts.report.read import (
+    KEPT_COLUMN,
+    RunGroup,
+    comparison_of,
+    group_runs,
+    read_runs,
+    settings_table,
+)
 from derts.report.tables import Rows, html_page, html_table
 from derts.training.result import parts as parts_of_rounds
 from derts.training.run_folder import CHANGED
@@ -64,16 +69,11 @@ class ReportPage:
 
 
 def make_report(
-    runs: Sequence[Path | str],
-    *,
-    data: str | None = None,
-    tables: dict[str, Table] | None = None,
-    data_changed: bool = False,
+    runs: Sequence[Path | str], *, data: str | None = None, data_changed: bool = False
 ) -> ReportPage:
     """A page about run folders (or folders of run folders).
 
-    data     where the training images are now, if not where the runs were trained with them
-    tables   training images that are open already, by the name of their data
+    data          where the training images are now, if not where the runs were trained with them
     data_changed  even if the data was prepared anew since
     """
     stories = read_runs(runs)
@@ -83,7 +83,7 @@ def make_report(
     groups = group_runs(stories)
     figures = draw_figures(groups)
     atlas = Atlas()
-    views = pool_views(groups, atlas, dict(tables or {}), data)
+    views = pool_views(groups, atlas, data)
     sections = [
         _heading(groups),
         _summary(groups),
@@ -97,15 +97,21 @@ def make_report(
 
 def _heading(groups: Sequence[RunGroup]) -> str:
     config = groups[0].config
-    runs = sum(len(group.runs) for group in groups)
+    runs = [(group, run) for group in groups for run in group.runs]
     tasks = f"{config.tasks.way}-way {config.tasks.shot}-shot"
-    about = f"{config.learner.name} on {Path(config.data).name}, {tasks}; {runs} run"
+    about = f"{config.learner.name} on {Path(config.data).name}, {tasks}; {len(runs)} run"
+    about += "s" if len(runs) > 1 else ""
     told = [(group.name, " ".join(what_it_did(group))) for group in groups]
-    lines = [f"<p><b>{escape(name)}</b>: {escape(text)}</p>" for name, text in told if text]
-    notes = "".join(f"<li>{escape(note)}</li>" for note in notes_of(groups))
-    lines += [f"<p>Notes of the runs:</p><ul>{notes}</ul>"] if notes else []
-    did = f"<h2>What derts did</h2>{''.join(lines)}" if lines else ""
-    return f"<h1>derts report</h1><p>{escape(about)}{'s' if runs > 1 else ''}</p>{did}"
+    did = "".join(f"<p><b>{escape(name)}</b>: {escape(text)}</p>" for name, text in told if text)
+    notes = dict.fromkeys(
+        note if len(groups) == 1 else f"{group.name}: {note}"
+        for group, run in runs
+        for note in (*run.summary["notes"], *([CHANGED] if run.run.data_changed() else []))
+    )
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    did += f"<p>Notes of the runs:</p><ul>{items}</ul>" if notes else ""
+    did = f"<h2>What derts did</h2>{did}" if did else ""
+    return f"<h1>derts report</h1><p>{escape(about)}</p>{did}"
 
 
 def what_it_did(group: RunGroup) -> list[str]:
@@ -120,36 +126,20 @@ def what_it_did(group: RunGroup) -> list[str]:
     if not parts:
         return []
     pools = f"{len(rounds)} pool{'' if len(rounds) == 1 else 's'}"
-    return [f"It looked at {pools} of {strategy.pool} tasks.", *_acted(parts)]
-
-
-def _acted(parts: dict[str, dict[str, float]]) -> Iterator[str]:
-    relabelled = parts.get("votes", {}).get("relabelled")
-    dropped = parts.get("drop", {}).get("dropped")
-    if relabelled is not None:
-        share = f"relabelled {100 * relabelled:.1f}% of the labels"
-        yield f"The majority vote {share if relabelled else 'changed no label'}."
-    if dropped is not None:
-        share = f"{100 * dropped:.1f}% of the tasks looked noisy and were dropped."
-        yield share if dropped else "No task was dropped."
+    told = [f"It looked at {pools} of {strategy.pool} tasks."]
+    if (share := parts.get("votes", {}).get("relabelled")) is not None:
+        did = f"relabelled {100 * share:.1f}% of the labels" if share else "changed no label"
+        told.append(f"The majority vote {did}.")
+    if (share := parts.get("drop", {}).get("dropped")) is not None:
+        some = f"{100 * share:.1f}% of the tasks looked noisy and were dropped."
+        told.append(some if share else "No task was dropped.")
     chosen = {"Classes were balanced": parts.get("balance", {}).get("rounds", 0.0)}
-    for name, rounds in parts.get("select", {}).items():
-        chosen[CHOSEN.get(name, f"Tasks were selected by {name}")] = rounds
-    for sentence, share_of_rounds in chosen.items():
-        when = "" if share_of_rounds == 1 else f" in {100 * share_of_rounds:.0f}% of the rounds"
-        if sentence and share_of_rounds:
-            yield f"{sentence}{when}."
-
-
-def notes_of(groups: Sequence[RunGroup]) -> list[str]:
-    """The different notes of all runs, each with its group's name where there are several."""
-    found = [
-        note if len(groups) == 1 else f"{group.name}: {note}"
-        for group in groups
-        for run in group.runs
-        for note in (*run.summary["notes"], *([CHANGED] if run.run.data_changed() else []))
-    ]
-    return list(dict.fromkeys(found))
+    for name, share in parts.get("select", {}).items():
+        chosen[CHOSEN.get(name, f"Tasks were selected by {name}")] = share
+    for sentence, share in chosen.items():
+        when = "" if share == 1 else f" in {100 * share:.0f}% of the rounds"
+        told += [f"{sentence}{when}."] if sentence and share else []
+    return told
 
 
 def _summary(groups: Sequence[RunGroup]) -> str:
@@ -235,7 +225,7 @@ def _table(rows: Rows) -> str:
 
 def _page(body: str, views: Sequence[PoolView], atlas: Atlas) -> str:
     # first: it adds the tasks' pictures to the atlas
-    data = {"columns": COLUMNS, "maps": [view.script_data() for view in views]}
+    data = [view.script_data() for view in views]
     script = (files("derts.report") / "page.js").read_text(encoding="utf-8")
     sheet = f".atlas {{ background-image: url({atlas.data_address()}); }}\n" if atlas.tiles else ""
     # a class may be called </script>: no text in here may end the element

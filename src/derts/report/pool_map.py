@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from PIL import Image
@@ -36,17 +36,6 @@ RANDOM = (
 )
 
 
-class TaskPicture(NamedTuple):
-    """A support item: its label in the task, place in the atlas (features have none), true class,
-    right or wrong.
-    """
-
-    label: int
-    place: int | None
-    name: str
-    wrong: bool
-
-
 @dataclass
 class Atlas:
     """Different images, each once, side by side on one sheet that the page points into."""
@@ -54,14 +43,24 @@ class Atlas:
     places: dict[tuple[int, int], int] = field(default_factory=dict)
     tiles: list[Image.Image] = field(default_factory=list)
 
-    def add(self, images: Table, index: int) -> int | None:
-        """The place of an image on the sheet; None where the sheet is full."""
-        key = (id(images), index)
-        if key not in self.places and len(self.tiles) < MOST_PICTURES:
+    def show(self, images: Table, index: int, wrong: bool) -> str:
+        """An item as an element of the page: its picture, of features the name of its class.
+
+        Nothing where the sheet is full.
+        """
+        key, kind = (id(images), index), " wrong" if wrong else ""
+        name = escape(images.class_names[int(images.labels[index])])
+        if images.noun == "row":
+            return f'<span class="name{kind}">{name}</span>'
+        if key not in self.places:
+            if len(self.tiles) == MOST_PICTURES:
+                return ""
             self.places[key] = len(self.tiles)
             picture = to_picture(images.gather(torch.tensor([index]))[0])
             self.tiles.append(picture.resize((TILE, TILE), Image.Resampling.BICUBIC))
-        return self.places.get(key)
+        row, column = divmod(self.places[key], COLUMNS)
+        place = f"background-position:-{column * TILE}px -{row * TILE}px"
+        return f'<span class="picture atlas{kind}" title="{name}" style="{place}"></span>'
 
     def data_address(self) -> str:
         """The sheet as a data: address."""
@@ -95,21 +94,6 @@ def tasks_of_round(
     return images, pool
 
 
-def task_pictures(images: Table, pool: TaskPool, task: int, atlas: Atlas) -> list[TaskPicture]:
-    """Up to two support items per class of a task, as labelled."""
-    found = []
-    given = pool.support_labels[task]
-    wrong = given != pool.true_support_labels[task]
-    for label in range(pool.way):
-        for slot in (given == label).nonzero().squeeze(1).tolist()[:2]:
-            index = int(pool.support[task, slot])
-            place = atlas.add(images, index) if images.noun == "image" else None
-            if place is not None or images.noun == "row":
-                name = images.class_names[int(images.labels[index])]
-                found.append(TaskPicture(label, place, name, bool(wrong[slot])))
-    return found
-
-
 @dataclass
 class PoolView:
     """One group's newest kept round: its HTML, and the data that the page's script reads."""
@@ -128,9 +112,16 @@ class PoolView:
         ]
         self.shown = min(MAP_TASKS, len(weights))
 
-    def pictures(self, task: int) -> list[TaskPicture]:
-        """Pictures of a task, none where the data is not at hand."""
-        return [] if isinstance(self.tasks, str) else task_pictures(*self.tasks, task, self.atlas)
+    def pictures(self, task: int) -> list[list[str]]:
+        """Up to two support items per class of a task, as labelled; none where there is no data."""
+        if isinstance(self.tasks, str):
+            return []
+        images, pool = self.tasks
+        given, support = pool.support_labels[task], pool.support[task].tolist()
+        wrong = (given != pool.true_support_labels[task]).tolist()
+        slots = [(given == label).nonzero().squeeze(1).tolist()[:2] for label in range(pool.way)]
+        found = [[self.atlas.show(images, support[at], wrong[at]) for at in one] for one in slots]
+        return [shown for one in found if (shown := list(filter(None, one)))]
 
     def _told(self, task: int, digits: int) -> str:
         """A task's loss, and its γ where it has one."""
@@ -147,7 +138,7 @@ class PoolView:
                 "number": task,
                 "state": self.states[task],
                 "text": self._told(task, 3) + told[task],
-                "cards": [one._asdict() for one in self.pictures(task)],
+                "cards": "".join(f"<span>{''.join(one)}</span>" for one in self.pictures(task)),
             }
             for task in range(self.shown)
         ]
@@ -198,26 +189,16 @@ class PoolView:
         return f'<h3>{escape(self.group.name)}</h3><div class="kinds">{"".join(columns)}</div>'
 
     def _row(self, task: int) -> str:
-        first = {one.label: one for one in reversed(self.pictures(task))}
-        pictures = "".join(_picture(one) for _, one in sorted(first.items()))
-        number = f'<span class="number">{self._told(task, 2)}</span>'
-        return f'<div class="task">{number}{pictures}</div>'
+        pictures = "".join(one[0] for one in self.pictures(task))
+        return (
+            f'<div class="task"><span class="number">{self._told(task, 2)}</span>{pictures}</div>'
+        )
 
 
-def _picture(one: TaskPicture) -> str:
-    wrong, name = " wrong" if one.wrong else "", escape(one.name)
-    if one.place is None:
-        return f'<span class="name{wrong}">{name}</span>'
-    column, row = one.place % COLUMNS, one.place // COLUMNS
-    place = f"background-position:-{column * TILE}px -{row * TILE}px"
-    return f'<span class="picture atlas{wrong}" title="{name}" style="{place}"></span>'
-
-
-def pool_views(
-    groups: Sequence[RunGroup], atlas: Atlas, opened: dict[str, Table], data: str | None
-) -> list[PoolView]:
+def pool_views(groups: Sequence[RunGroup], atlas: Atlas, data: str | None) -> list[PoolView]:
     """A view for each group that kept a round."""
     views: list[PoolView] = []
+    opened: dict[str, Table] = {}
     for group in groups:
         if group.newest_round is not None:
             run, record = group.newest_round

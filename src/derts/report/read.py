@@ -2,23 +2,23 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from derts.clock import training_seconds
-from derts.comparison import Comparison
 from derts.config import TrainConfig
 from derts.config_file import as_values
 from derts.errors import DertsError, say
 from derts.files import is_locked
 from derts.selection.round_record import RoundRecord
+from derts.statistics import over_seeds, paired_by_seed
 from derts.training.result import Result, summarise
 from derts.training.run_folder import Event, Run
 
-Points = list[tuple[float, float]]
+KEPT_COLUMN = "wrong labels kept"
 
 
 class RunStory:
@@ -62,12 +62,12 @@ class RunStory:
         """Time since the warm-up, and what the rounds did: `training.result.summarise`."""
         return summarise(self.events, self.config.strategy.warmup, self.last_update)
 
-    def curve(self, event: str, key: str, against: str = "update") -> Points:
+    def curve(self, event: str, key: str, against: str = "update") -> list[tuple[float, float]]:
         """(update or seconds of training, value) of all events of a kind, NaN where missing."""
         points = [(float(one["update"]), one.get(key, math.nan)) for one in self.named(event)]
         if against == "update":
             return points
-        marks: Points = [(0.0, 0.0)]  # an update, and the seconds up to it, without evaluation
+        marks = [(0.0, 0.0)]  # an update, and the seconds up to it, without evaluation
         for found in self.named("update"):
             marks.append((found["update"], marks[-1][1] + training_seconds(found["seconds"])))
         return [(max(s for mark, s in marks if mark <= update), value) for update, value in points]
@@ -172,14 +172,58 @@ def flat_values(config: TrainConfig) -> dict[str, Any]:
     return flat
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """Results of several variants and seeds; the first variant is the one compared with."""
+
+    results: list[Result]
+
+    def accuracies(self, variant: str) -> dict[int, float]:
+        """Accuracy by seed."""
+        found = [result for result in self.results if result["variant"] == variant]
+        return {result["seed"]: result["accuracy"] for result in found}
+
+    def difference(self, variant: str, baseline: str) -> str:
+        """Paired difference over the seeds that both have, or that there are none."""
+        ours, theirs = self.accuracies(variant), self.accuracies(baseline)
+        found = paired_by_seed(ours, theirs)
+        if found is not None:
+            return found.shown("+")
+        mine, others = (", ".join(map(str, sorted(one))) for one in (ours, theirs))
+        return f"no seed in common: {mine or 'none'} against {others or 'none'}"
+
+    def table(self) -> list[tuple[str, ...]]:
+        """Rows of text, the first a heading; wrong labels only where they are known."""
+        variants = list(dict.fromkeys(result["variant"] for result in self.results))
+        columns = ("accuracy", f"against {variants[0]}", KEPT_COLUMN, "ms/update", "selection")
+        rows: list[tuple[str, ...]] = [("strategy", *columns)]
+        for name in variants:
+            results = [result for result in self.results if result["variant"] == name]
+            kept = _mean(result["noise"]["kept"] for result in results)
+            seconds = _mean(result["seconds_per_update"] or 0.0 for result in results) or 0.0
+            share = _mean(result["selection_share"] for result in results) or 0.0
+            accuracy = str(over_seeds(list(self.accuracies(name).values())))
+            difference = "" if name == variants[0] else self.difference(name, variants[0])
+            wrong = "" if kept is None else f"{100 * kept:.1f}%"
+            times = f"{1000 * seconds:.0f}", f"{100 * share:.1f}%"
+            rows.append((name, accuracy, difference, wrong, *times))
+        if any(row[3] for row in rows[1:]):
+            return rows
+        return [(*row[:3], *row[4:]) for row in rows]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
 def comparison_of(groups: Sequence[RunGroup]) -> Comparison:
-    """The finished runs as a comparison, the first group as what the others are compared with."""
+    """The finished runs, the first group as what the others are compared with."""
     results = []
     for group, run in ((one, run) for one in groups for run in one.runs):
         if run.result is not None:
             found: Result = {**run.summary, "variant": group.name, "seed": run.config.seed}
             found["accuracy"] = run.result["accuracy"]
-            found["ms_per_update"] = 1000 * (found["seconds_per_update"] or 0.0)
             if group.config.tasks.noise == "none":
                 # where we added no noise, nobody knows which labels are wrong
                 found["noise"] = dict.fromkeys(found["noise"])

@@ -1,0 +1,237 @@
+"""derts inspect, derts clean"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from derts.commands.parse import DataOptions, QuietOptions, print_rows, unset
+from derts.config import within
+from derts.errors import DertsError, printable
+from derts.report.tables import table_text
+
+if TYPE_CHECKING:
+    from derts.labels.judged import JudgedItems
+
+FIRST = 100  # images that are drawn
+OVERFIT = 0.002  # share of wrong labels below which the model has probably overfitted
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureOptions(DataOptions, QuietOptions):
+    """Options of commands that take features in place of a run."""
+
+    features: Annotated[Path | None, unset("FILE")] = None
+    """No run: a .npz, .npy or .parquet file of features, or a store of features."""
+    labels: Annotated[Path | None, unset("FILE")] = None
+    """A CSV with the labels of an .npy (default: labels.csv beside it)."""
+
+
+@dataclass(frozen=True)
+class InspectOptions(FeatureOptions):
+    """Which labels look wrong? For somebody who cleans a data set.
+
+    Embeds every image once with the run's model and estimates how far each label can be trusted,
+    over all classes of all splits. Writes into RUN/inspect, the least trusted first: images.csv,
+    images.png (the first hundred), classes.csv, and review.html, a page on which you decide image
+    by image, with one key each. derts clean takes what it saves.
+
+    --features takes a matrix of features with labels, or a store of features, and needs no run. It
+    writes rows.csv instead of images, into inspect.
+
+    Examples:
+      derts inspect runs/first
+      derts inspect runs/first --split val --out suspects
+      derts inspect runs/first --score
+      derts inspect --features features.npz
+    """
+
+    run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
+    """A folder that derts train wrote."""
+    split: Annotated[str | None, unset("SPLIT")] = None
+    """Look at this split alone (default: all of them)."""
+    most: int = 1000
+    """How many images review.html shows at most."""
+    score: bool = False
+    """Compare with the true labels of a store that derts data corrupt wrote."""
+    out: Annotated[Path | None, unset("FOLDER")] = None
+    """Folder to write (default: RUN/inspect, or RUN/inspect-SPLIT)."""
+
+
+@dataclass(frozen=True)
+class CleanOptions(FeatureOptions):
+    """Write a cleaned store from the data that a run was trained on; the source stays as it is.
+
+    By default (--mix) a training image is relabelled where its suggested class is sure enough
+    (--precision), and else dropped where its label is more likely wrong than right. --relabel and
+    --drop do one of them. A class keeps twenty images, or all where it has fewer. An image that
+    looks like a class of another split is not moved there but dropped. DEST/changes.csv lists every
+    change. Validation and test are left as they are: dropping what a model finds hard would flatter
+    it.
+
+    --apply takes what you decided on the page of derts inspect, and nothing else. With --mix,
+    --drop or --relabel beside it the other images are cleaned, too, by trust computed anew from
+    your decisions.
+
+    With --features it needs no run: derts clean --features FILE DEST.
+
+    Examples:
+      derts clean runs/first my-store-clean
+      derts clean runs/first my-store-clean --apply review.csv
+      derts clean runs/first my-store-clean --apply review.csv --mix
+      derts clean --features my-features my-features-clean
+    """
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """A folder that derts train wrote."""
+    destination: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="DEST")] = None
+    """Folder to write."""
+    mix: bool = False
+    """Relabel what is sure, drop the rest that looks wrong (the default without --apply)."""
+    drop: bool = False
+    """Drop all that looks wrong."""
+    relabel: bool = False
+    """Relabel what is sure, keep the rest."""
+    precision: float = within(0.95, 1e-6, 1)
+    """How probable a suggested class must be for relabelling."""
+    apply: Annotated[Path | None, unset("FILE")] = None
+    """A review.csv that a person saved from review.html."""
+    split: str = "train"
+    """Clean this split by trust (all: every one); --apply reaches all of them."""
+    overwrite: bool = False
+    """Replace a store that is already there."""
+
+
+def inspect(options: InspectOptions) -> None:
+    from derts.files import csv_bytes, write_atomically
+    from derts.labels.known_errors import score_judged
+    from derts.report.pictures import draw_sheet, to_picture
+    from derts.report.review import review_page, suspects
+
+    judged, data = _judge(options, options.run, options.split)
+    trust, noun = judged.trust, judged.noun
+    name = "inspect" if options.split is None else f"inspect-{options.split}"
+    out = options.out or (options.run or Path()) / name
+    out.mkdir(parents=True, exist_ok=True)
+    classes = [("class", "confused with", f"{noun}s", "look wrong")]
+    for name, other, count, share in judged.class_rows():
+        classes.append((name, other, str(count), f"{100 * share:.1f}%"))
+    rows = [("path", "split", "class", "suggestion", "label is right", "suggestion is right")]
+    given, suggested = ([trust.classes[k] for k in of] for of in (trust.given, trust.suggestion))
+    right, sure = trust.probability.tolist(), trust.sure.tolist()
+    order = trust.order.tolist()
+    for k in order:
+        path, split = judged.paths[k], judged.places[k][0]
+        rows.append((path, split, given[k], suggested[k], f"{right[k]:.4f}", f"{sure[k]:.4f}"))
+    listed, sheet = out / f"{noun}s.csv", out / "images.png"
+    write_atomically(listed, csv_bytes(rows))
+    write_atomically(out / "classes.csv", csv_bytes(classes))
+    if noun == "image":
+        shown = order[:FIRST]
+        names = [f"{Path(judged.paths[k]).name}\n{given[k]}\n→ {suggested[k]}" for k in shown]
+        pictures = [to_picture(pixels) for pixels in judged.items(shown)]
+        draw_sheet(pictures, names, sheet, "Least trusted first: image, its class, the suggestion")
+    reviewed = suspects(judged, options.most)
+    write_atomically(out / "review.html", review_page(judged, reviewed).encode())
+    print(table_text(classes[:11]))
+    print(f"\n{100 * trust.share_wrong:.1f}% of {len(judged):,} labels look wrong")
+    if options.score:
+        print(score_judged(judged, data).line)
+    if trust.note:
+        print(printable(trust.note))
+    if trust.share_wrong < OVERFIT:
+        print(
+            "hardly a label looks wrong: they are right, or the model has overfitted them; look at "
+            "another split (--split val), or train for fewer updates"
+        )
+    print_rows(
+        (f"{noun}s", f"{listed}, {sheet}" if noun == "image" else listed),
+        ("classes", out / "classes.csv"),
+        ("review", f"{out / 'review.html'} ({len(reviewed):,} {noun}s)"),
+    )
+
+
+def clean(options: CleanOptions) -> None:
+    run: Path | None = options.run
+    destination = options.destination
+    if options.features is not None and destination is None:
+        run, destination = None, options.run
+    if destination is None:
+        raise DertsError("give DEST, the folder to write, behind RUN")
+    rules = [name for name in ("mix", "drop", "relabel") if getattr(options, name)]
+    if len(rules) > 1:
+        raise DertsError(f"--{rules[0]} and --{rules[1]} exclude each other: choose one")
+
+    from derts.data.matrices import is_matrix
+    from derts.data.store_writing import check_destination
+    from derts.files import csv_bytes
+    from derts.labels import cleaning
+    from derts.labels.judged import chosen_splits
+
+    check_destination(destination, overwrite=options.overwrite)
+    judged, data = _judge(options, run, None)
+    if destination.resolve() == Path(data).resolve():
+        raise DertsError(f"{destination} is the source itself: choose another destination")
+    splits = chosen_splits(judged.tables, None if options.split == "all" else options.split)
+    rule: cleaning.CleaningRule = (
+        "drop" if options.drop else "relabel" if options.relabel else "mix"
+    )
+    if options.apply is None:
+        changes = cleaning.changes_by_trust(judged, rule, options.precision, splits)
+    else:
+        decided = cleaning.read_review(options.apply, judged)
+        changes = [change for change in decided.values() if change is not None]
+        if rules:
+            changes += cleaning.after_review(judged, decided, rule, options.precision, splits)
+    listed = {"changes.csv": csv_bytes(cleaning.change_rows(judged, changes))}
+    made = cleaning.write_cleaned(
+        judged, changes, destination, data, overwrite=options.overwrite, beside=listed
+    )
+    relabelled = sum(change.new_class is not None for change in changes)
+    one_split = "all in one split: to train, derts data prepare the file and clean that store"
+    print("\n".join(made.lines()))
+    print_rows(
+        ("relabelled", f"{relabelled:,} of {len(judged):,} {judged.noun}s"),
+        ("dropped", f"{len(changes) - relabelled:,}"),
+        ("changes", destination / "changes.csv"),
+        *([("note", one_split)] if is_matrix(data) else []),
+    )
+
+
+def _judge(
+    options: FeatureOptions, run: Path | None, split: str | None
+) -> "tuple[JudgedItems, str]":
+    """A run's data judged by its model, or features as they are; and where the data is."""
+    from derts.data import describe_store, open_data, open_store, read_matrix
+    from derts.labels.judged import chosen_splits, judge_items
+    from derts.progress import progress, silent
+    from derts.training.run import open_trainer
+    from derts.training.run_folder import Run
+
+    source = options.features
+    if (run is None) == (source is None):
+        raise DertsError("give either a run or --features FILE: one of them says what to look at")
+    if run is not None:
+        data = Run.open(run).data(options.data, options.data_changed)
+        tables = open_data(data)
+        chosen = chosen_splits(tables, split)
+        learner = open_trainer(run, tables).learner
+        count = sum(map(len, chosen.values()))
+        with progress("inspecting", count, "images", quiet=options.quiet) as advance:
+            return judge_items(learner, chosen, data, advance), data
+    assert source is not None
+    if source.is_dir():
+        if describe_store(source).kind != "features":
+            fix = "train a model and give its run, or embed the store with derts data embed"
+            raise DertsError(f"{source} is a store of images: {fix}")
+        return judge_items(None, chosen_splits(open_store(source), split), str(source)), str(source)
+    matrix = read_matrix(source, options.labels)
+    for note in matrix.check(silent if options.quiet else progress):
+        print(printable(note))
+    if len(set(matrix.labels or ())) < 2:
+        raise DertsError(f"{source} has one class: give rows of two classes or more")
+    names = [matrix.name(row) for row in range(len(matrix))]
+    return judge_items(None, chosen_splits({"train": matrix.table()}, split), paths=names), str(
+        source
+    )
