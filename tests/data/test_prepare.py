@@ -161,9 +161,18 @@ def test_categories_of_classes_are_not_merged(class_folders: MakeImages, tmp_pat
     for category in ("animals", "things"):
         class_folders(f"source/{category}", "ab")
     with pytest.raises(
-        DertsError, match=r"2 folders of images \(a, b\).*--class-level 2 for 'anim"
+        DertsError, match=r"2 folders of images \(animals/a, anim.*--class-level 2 for 'animals/a'"
     ):
         prepare(tmp_path / "source", tmp_path / "store", size=8)
+    class_folders("deep/animals/wild", "ab")
+    with pytest.raises(
+        DertsError, match=r"wild holds 2 folders.*--class-level 3 for 'animals/wild"
+    ):
+        prepare(tmp_path / "deep", tmp_path / "store", size=8)
+    class_folders("with an image", "ab")
+    class_folders("with an image/a", "cd")
+    with pytest.raises(DertsError, match=r"with an image/a holds 2 folders"):
+        prepare(tmp_path / "with an image", tmp_path / "store", size=8)
 
     def classes(level: int) -> set[str]:
         made = prepare(

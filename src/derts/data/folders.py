@@ -103,10 +103,14 @@ def _list_classes(folder: Path, listing: Listing) -> dict[str, list[tuple[str, i
 def _check_level(classes: Sequence[Path]) -> None:
     """Refuse a folder that may be a class, or a category of classes: nobody said which."""
     for one in classes:
-        inner = [] if _images_in(one) else [f.name for f in _folders(one) if list_images(f, f)]
-        if len(inner) > 1:
-            found = f"{one} holds no image but {len(inner)} folders of images ({_first(inner, 3)})"
-            fix = f"--class-level 1 for {one.name!r} or --class-level 2 for '{one.name}/{inner[0]}'"
+        level, inner = 1, [one]
+        while len(inner) == 1:
+            place, level = inner[0], level + 1
+            inner = [folder for folder in _folders(place) if list_images(folder, folder)]
+        if inner:
+            names = [folder.relative_to(one.parent).as_posix() for folder in inner]
+            found = f"{place} holds {len(inner)} folders of images ({_first(names, 3)})"
+            fix = f"--class-level 1 for {one.name!r} or --class-level {level} for {names[0]!r}"
             raise DertsError(f"{found}: say which are the classes, with {fix}")
 
 
