@@ -30,7 +30,7 @@ from derts.training import Trainer
 STRATEGIES: dict[str, Values] = {
     "random": {"strategy": {"name": "random"}},
     "derts": PRESETS["derts"],
-    "derts, pools of all images": {"strategy": {"name": "derts", "pool_images": 0}},
+    "derts, without votes": {"strategy": {"name": "derts", "votes": False}},
     "paper": {"strategy": PAPER},
     **{
         name: {"strategy": {"name": name}}

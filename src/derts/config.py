@@ -143,14 +143,12 @@ class StrategyConfig:
     paper's, 500 for ANIL and 100 for ProtoNet, doubled where 40% of the labels are wrong."""
     pool: int = within(3200, 1)
     """Tasks that are drawn and scored per round."""
-    pool_images: int = within(9600, 0)
-    """Different images that a pool is drawn from, enough of every class for a task (0: all).
-    Fewer cost less to embed, and give each image more votes."""
     ratio: float = within(0.3, 1e-6, 1)
     """Share of the pool that is selected."""
     votes: bool = True
     """derts: relabel each image as most tasks of the pool have it. Helps where tasks are labelled
-    anew; labels that are wrong in the data set itself are the same in every task."""
+    anew; labels that are wrong in the data set itself are the same in every task. Pools are then
+    drawn from three images per task, so that each has many votes, else from all."""
     judge: str = "learner"
     """derts: who finds wrong labels of the data set, which are then left out or corrected.
     learner: the learner itself, at four looks while it trains. efficientnet-lite0: pretrained
@@ -170,6 +168,11 @@ class StrategyConfig:
     weights: Literal["counts", "none", "calibrated"] = "calibrated"
     """derts: pool tasks that a selected one stands for (the paper), all alike, or fitted so that
     the selection's gradient is the pool's."""
+
+    @property
+    def pool_images(self) -> int:
+        """Different images that a pool is drawn from, enough of every class for a task (0: all)."""
+        return max(2400, 3 * self.pool) if self.votes else 0
 
 
 @dataclass(frozen=True)
