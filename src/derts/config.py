@@ -191,9 +191,6 @@ class HardwareConfig:
     """auto, cpu, cuda, cuda:1, mps, …"""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the backbone; bfloat16 on an NVIDIA GPU uses hand-written kernels."""
-    image_memory_gib: float = within(0.0, 0, 1e6)
-    """Memory of the device for training images; larger data is streamed (0: half of what is
-    free on a GPU, no limit elsewhere)."""
 
 
 @dataclass(frozen=True)

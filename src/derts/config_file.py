@@ -24,6 +24,7 @@ REMOVED: dict[str, Any] = {
     "model.batch_norm": "shared",
     "optimiser.clip": 0.0,
     "hardware.compile": None,
+    "hardware.image_memory_gib": None,
     "hardware.threads": None,
     "strategy.pool_images": lambda strategy: strategy.pool_images,
 }

@@ -218,11 +218,11 @@ def test_runs_that_differ_in_hardware_alone_are_told_apart(
     demo_folder: Path, tmp_path: Path
 ) -> None:
     random = demo_folder / "random-seed0"
-    change = ("image_memory_gib = 0.0\n", "image_memory_gib = 2.0\n")
+    change = ('precision = "float32"', 'precision = "bfloat16"')
     twin = copy_of(random, tmp_path / "twin", change)
     groups = group_runs(read_runs([random, twin]))
     assert [group.name for group in groups] == [
-        f"random image_memory_gib={gib}" for gib in ("0.0", "2.0")
+        f"random precision={name}" for name in ("float32", "bfloat16")
     ]
     assert len(comparison_of(groups).table()) == 3
     groups = group_runs(read_runs([demo_folder / "derts-seed0", twin]))

@@ -61,9 +61,7 @@ class Trainer:
         self.device = self.group.device or choose_device(config.hardware)
         self._progress = progress
         self.split = cache(lambda name: self._embedded(self._raw(name)))
-        self._placed = cache(
-            lambda name: place_table(self.split(name), self.device, self.config.hardware)
-        )
+        self._placed = cache(lambda name: place_table(self.split(name), self.device))
         self._test_tasks = cache(lambda name: evaluation_tasks(self.config, self._placed(name)))
         images = training_images(self._raw("train"), config.tasks)
         way, self.item_shape = config.tasks.way, images.item_shape
@@ -76,7 +74,7 @@ class Trainer:
         if (used := self.learner.embedding.pretrained) is not None:
             used.check_images(self.item_shape)
         images = self._embedded(images)
-        self.images = place_table(images, self.device, config.hardware)
+        self.images = place_table(images, self.device)
         if isinstance(self.learner.backbone, FeatureBackbone | FineTuned):
             self.learner.backbone.fit(images)
         place_learner(self.learner, config.hardware, self.device)
