@@ -129,7 +129,7 @@ def test_options_win_over_config_files_and_those_over_presets(
         (["train", "--data", "."], "holds no data set that is known"),
         (["train", "--hardware.device", "quantum"], "quantum"),
         (["train", "--learner.inner-steps", "-1"], "--learner.inner-steps is -1"),
-        (["train", "--tasks.swap-rate", "nan"], "--tasks.swap-rate is nan"),
+        (["train", "--tasks.noise", "swap:nan"], "--tasks.noise is 'swap:nan'"),
         (["train", "--evaluation.query", "50"], "of 'test' has 40 images"),
         (["train", "--strategy.name", "ats"], "needs a learner that adapts"),
         (["train", "--resume", "nowhere"], "not a run folder"),

@@ -13,7 +13,7 @@ from derts.errors import DertsError
 
 ODD = TrainConfig(
     data='a "quoted" \\ path\twith\nodd ünïcode',
-    tasks=TaskConfig(classes=("a'b", 'c"d'), noise="swap", swap_rate=1e-7),
+    tasks=TaskConfig(classes=("a'b", 'c"d'), noise="swap:1e-7"),
     learner=LearnerConfig("maml"),
 )
 
@@ -80,11 +80,11 @@ def test_the_preset_paper_is_the_papers_whatever_was_set_before(
     [
         ("anil", {}, 500),
         ("protonet", {}, 100),
-        ("protonet", {"noise": "swap", "swap_rate": 3.02}, 100),
-        ("protonet", {"noise": "swap", "swap_rate": 5.62}, 200),
-        ("anil", {"noise": "swap", "swap_rate": 5.62}, 1000),
-        ("anil", {"noise": "none", "swap_rate": 5.62}, 500),
-        ("anil", {"noise": "tasks", "noisy_fraction": 0.6}, 1000),
+        ("protonet", {"noise": "swap:3.02"}, 100),
+        ("protonet", {"noise": "swap:5.62"}, 200),
+        ("anil", {"noise": "swap:5.62"}, 1000),
+        ("anil", {"noise": "none"}, 500),
+        ("anil", {"noise": "tasks:0.6"}, 1000),
     ],
 )
 def test_the_papers_warm_up_depends_on_learner_and_noise(
@@ -141,6 +141,20 @@ def test_the_images_of_a_pool_follow_from_its_size_and_votes(
     values["strategy"]["pool_images"] = 6400
     with pytest.raises(DertsError, match=f"strategy.pool_images is gone: only {images} is left"):
         with_values(TrainConfig(), values, "old")
+
+
+@pytest.mark.parametrize(
+    ("old", "noise"),
+    [
+        ({"noise": "swap", "swap_rate": 5.62, "noisy_fraction": 0.6}, "swap:5.62"),
+        ({"noisy_fraction": 0.4, "swap_rate": 3.02, "noise": "tasks"}, "tasks:0.4"),
+        ({"noise": "none", "swap_rate": 3.02, "noisy_fraction": 0.6}, "none"),
+    ],
+)
+def test_levels_of_noise_that_were_settings_are_still_read(
+    old: dict[str, object], noise: str
+) -> None:
+    assert with_values(TrainConfig(), {"tasks": old}, "old").tasks.noise == noise
 
 
 def test_missing_files_and_presets_are_named(tmp_path: Path) -> None:

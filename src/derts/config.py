@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
@@ -19,6 +21,7 @@ KNOWN_GOOD: dict[str, dict[str, Any]] = {  # values that work for a learner
     "anil": {"inner_lr": 0.5, "feature_scale": 0.1, "lr": 0.005, "smoothing": 0.5},
     "maml": {"inner_lr": 0.1, "feature_scale": 0.3, "lr": 0.001, "smoothing": 0.0},
 }
+NOISE = {"none": (0.0, 0.0), "swap": (3.02, 1e4), "tasks": (0.6, 1.0)}  # usual level, highest
 PAPERS_WARMUP = {"protonet": 100, "anil": 500, "maml": 500}
 
 
@@ -49,16 +52,33 @@ class TaskConfig:
     """Support images per class."""
     query: int = within(15, 1)
     """Query images per class."""
-    noise: Literal["none", "swap", "tasks"] = "none"
-    """Label noise in training tasks: swap (the paper's) or tasks (some tasks heavily)."""
-    swap_rate: float = within(3.02, 0, 1e4)
-    """swap: Poisson rate per class (3.02 mislabels 25%, 5.62 mislabels 40% of 20 per class)."""
-    noisy_fraction: float = within(0.6, 0, 1)
-    """tasks: share of tasks in which four in five labels are wrong."""
+    noise: str = "none"
+    """Label noise in training tasks. swap:RATE is the paper's, with a Poisson rate per class (3.02
+    mislabels 25%, 5.62 mislabels 40% of 20 per class); in tasks:SHARE four in five labels of that
+    share of tasks are wrong. swap and tasks alone are swap:3.02 and tasks:0.6."""
     classes: tuple[str, ...] = ()
     """Train on these classes only (default: all)."""
     rotated: bool = False
     """Each class is four: its images as they are, and rotated by 90, 180 and 270 degrees."""
+
+    def __post_init__(self) -> None:
+        _ = self.noise_level  # refuses what is misspelt
+
+    @property
+    def noise_kind(self) -> str:
+        """none, swap or tasks."""
+        return self.noise.partition(":")[0]
+
+    @property
+    def noise_level(self) -> float:
+        """The rate or share of the label noise."""
+        usual, most = NOISE.get(self.noise_kind, (0.0, -1.0))
+        with suppress(ValueError):
+            level = float(self.noise.partition(":")[2] or usual)
+            if 0 <= level <= most:
+                return level
+        choices = "none, swap, tasks, swap:RATE and tasks:SHARE"
+        raise DertsError(f"--tasks.noise is {self.noise!r}: choose one of {choices}")
 
 
 @dataclass(frozen=True)
@@ -273,6 +293,6 @@ class TrainConfig:
 
     def _warmup(self) -> int:
         tasks, warmup = self.tasks, self.strategy.warmup
-        many = {"swap": tasks.swap_rate >= 5.62, "tasks": tasks.noisy_fraction >= 0.5}
-        paper = PAPERS_WARMUP[self.learner.name] * (1 + many.get(tasks.noise, False))
+        many = tasks.noise_level >= {"swap": 5.62, "tasks": 0.5}.get(tasks.noise_kind, math.inf)
+        paper = PAPERS_WARMUP[self.learner.name] * (1 + many)
         return paper if warmup < 0 else warmup

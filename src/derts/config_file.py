@@ -35,6 +35,9 @@ other value is refused, but where it is None, as it only said how fast a run was
 the value from what is left. Whoever removes a setting adds it here: "table.name": value.
 """
 
+NOISE_LEVELS = {"swap_rate": "swap", "noisy_fraction": "tasks"}
+"""Settings of tasks that are now part of `tasks.noise`, by the kind of noise they are of."""
+
 LONGEST = 500_000  # characters of a config file: it may name thousands of classes
 DEEP = re.compile(r"""(\.\s*([\w-]+|"[^"\n]*"|'[^'\n]*')\s*){30}""")  # a key of so many parts
 
@@ -64,7 +67,7 @@ PRESETS: dict[str, Values] = {
     "paper-noisy": {"strategy": {**WHOLE_PAPER, "drop": "paper"}, "learner": PAPER_LEARNER},
     "demo": {
         "data": "glyphs",
-        "tasks": {"query": 5, "noise": "tasks", "noisy_fraction": 0.6},
+        "tasks": {"query": 5, "noise": "tasks:0.6"},
         "model": {"width": 32},
         "learner": {"name": "protonet", "distance_divisor": 4.0},
         "strategy": {"warmup": 40, "pool": 400, "judge": "none"},
@@ -87,6 +90,11 @@ def with_values(config: Config, values: Values, where: str, path: str = "") -> C
     gone: dict[str, Any] = {}
     for key, value in values.items():
         name = key.replace("-", "_")
+        if path == "tasks." and name in NOISE_LEVELS:
+            kind = values.get("noise", getattr(config, "noise", ""))
+            if kind == NOISE_LEVELS[name]:
+                changes["noise"] = f"{kind}:{value}"
+            continue
         if name not in known and path + name in REMOVED:
             gone[key] = value
             continue
@@ -99,7 +107,7 @@ def with_values(config: Config, values: Values, where: str, path: str = "") -> C
             if not isinstance(value, Mapping):
                 raise DertsError(f"{where}: {path}{key} must be a table of settings, not {value!r}")
             changes[name] = with_values(current, value, where, f"{path}{key}.")
-        else:
+        elif name not in changes:
             changes[name] = _checked(value, hints[name], f"{where}: {path}{key}")
     config = replace(config, **changes)  # type: ignore[type-var]
     for key, value in gone.items():

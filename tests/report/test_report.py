@@ -175,7 +175,7 @@ def test_the_page_explains_its_numbers(demo_folder: Path) -> None:
 
 def test_what_says_nothing_is_left_out(demo_folder: Path, tmp_path: Path) -> None:
     plain = copy_of(
-        demo_folder / "random-seed0", tmp_path / "r", ('noise = "tasks"', 'noise = "none"')
+        demo_folder / "random-seed0", tmp_path / "r", ('noise = "tasks:0.6"', 'noise = "none"')
     )
     made = make_report([plain])
     assert "time" not in made.figures.figures  # one bar of one colour

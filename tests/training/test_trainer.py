@@ -111,7 +111,7 @@ def test_progress_names_the_parts_that_act(letters: Tables) -> None:
 
 
 def test_noise_reaches_training_but_never_evaluation(letters: Tables) -> None:
-    noisy = tiny(tasks={"noise": "tasks", "noisy_fraction": 1.0})
+    noisy = tiny(tasks={"noise": "tasks:1"})
     assert float(Trainer(noisy, letters).draw(50, "x", 0).mislabelled().mean()) > 0.6
     assert float(evaluation_tasks(noisy, letters["test"]).mislabelled().max()) == 0
 

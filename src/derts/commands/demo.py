@@ -78,7 +78,7 @@ def demo(options: DemoOptions) -> None:
     found.save(options.out / "results.json")
     about = (
         f"ProtoNet on glyphs, {config.updates} updates ({warmup} of them shared warm-up); "
-        f"{100 * config.tasks.noisy_fraction:.0f}% of the training tasks have 80% wrong labels.\n"
+        f"{100 * config.tasks.noise_level:.0f}% of the training tasks have 80% wrong labels.\n"
         f"Accuracy in % on {config.evaluation.tasks} clean tasks of new characters, "
         f"mean ± 95% interval over {options.seeds} seeds:\n"
     )

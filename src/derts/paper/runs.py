@@ -93,8 +93,8 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
 
     >>> from derts.paper.cells import cells
     >>> config = make_config(cells("table4")[0].setting, 0, Scale({}))
-    >>> config.updates, config.strategy.warmup, config.tasks.swap_rate
-    (12000, 500, 3.02)
+    >>> config.updates, config.strategy.warmup, config.tasks.noise
+    (12000, 500, 'swap:3.02')
     """
     common = read_recipe("common")
     strategy = common["strategies"][setting.strategy]

@@ -180,7 +180,7 @@ def comparison_of(groups: Sequence[RunGroup]) -> Comparison:
             found: Result = {**run.summary, "variant": group.name, "seed": run.config.seed}
             found["accuracy"] = run.result["accuracy"]
             found["ms_per_update"] = 1000 * (found["seconds_per_update"] or 0.0)
-            if group.config.tasks.noise == "none":
+            if group.config.tasks.noise_kind == "none":
                 # where we added no noise, nobody knows which labels are wrong
                 found["noise"] = dict.fromkeys(found["noise"])
             results.append(found)
