@@ -64,7 +64,7 @@ def main() -> None:
     for learner in options.learners:
         base = with_values(
             apply_presets([] if options.quick else options.preset),
-            {"learner": {"name": learner}, "updates": 100_000, "log_every": 50},
+            {"learner": {"name": learner}, "updates": 100_000},
             "benchmark",
         )
         if options.quick:

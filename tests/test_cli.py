@@ -196,7 +196,7 @@ def test_a_full_disk_is_named(
 @pytest.mark.slow
 def test_control_c_saves_and_says_so(in_folder: Path) -> None:
     command = [sys.executable, "-m", "derts", "train", "--preset", "demo", *TINY]
-    command += ["--updates", "100000", "--log-every", "1", "--out", "run"]
+    command += ["--updates", "100000", "--out", "run"]
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **quiet)  # type: ignore[call-overload]
     events = in_folder / "run" / "events.jsonl"

@@ -250,8 +250,6 @@ class TrainConfig:
     strategy: StrategyConfig = field(default_factory=StrategyConfig)
     validate_every: int = within(0, 0)
     """Evaluate on validation classes every so many updates (0: never)."""
-    log_every: int = within(10, 1)
-    """Write one event per so many updates."""
     checkpoint_every: int = within(200, 1)
     """Write a checkpoint every so many updates (one is always written at the end)."""
 

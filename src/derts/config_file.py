@@ -20,6 +20,7 @@ annotations_of = cache(get_type_hints)  # a millisecond each time
 Config = TypeVar("Config")
 
 REMOVED: dict[str, Any] = {
+    "log_every": None,
     "learner.first_order": False,
     "model.batch_norm": "shared",
     "optimiser.clip": 0.0,

@@ -108,7 +108,6 @@ def test_a_run_is_known_by_what_matters() -> None:
     same = {
         key(),
         key(data="moved"),
-        key(log_every=3),
         key(checkpoint_every=3),
         key(validate_every=3),
         key("hardware", device="cpu"),

@@ -272,7 +272,7 @@ def test_runs_without_a_seed_in_common_have_a_page(demo_folder: Path) -> None:
 def test_long_names_leave_room_for_the_figures(demo_folder: Path, tmp_path: Path) -> None:
     twin = copy_of(demo_folder / "random-seed0", tmp_path / "twin")
     text = (twin / "config.toml").read_text()
-    for name in ("shot", "query", "meta_batch", "warmup", "pool", "log_every"):
+    for name in ("shot", "query", "meta_batch", "warmup", "pool", "checkpoint_every"):
         text = re.sub(rf"^{name} = (\d+)$", rf"{name} = \g<1>1", text, flags=re.M)
     (twin / "config.toml").write_text(text)
     made = make_report([demo_folder / "random-seed0", twin])  # a warning would be an error
@@ -290,7 +290,7 @@ def test_a_run_whose_updates_were_skipped_has_a_page(demo_folder: Path, tmp_path
         odd,
         lambda event: (
             {key: value for key, value in event.items() if key not in missing}
-            if (event["event"], event["update"]) == ("update", 5)
+            if (event["event"], event["update"]) == ("update", 10)
             else event
         ),
     )

@@ -38,7 +38,6 @@ CLEAN = tiny(
     updates=14,
     meta_batch=10,
     checkpoint_every=4,
-    log_every=1,
 )
 SWAPPED = replace(
     CLEAN,

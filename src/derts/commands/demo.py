@@ -14,7 +14,7 @@ from derts.report.tables import table_text
 # few enough images that a pool uses each many times, so that embedding them is cheap
 CHARACTERS, IMAGES = 120, 20
 DATA = f"glyphs-{CHARACTERS}x{IMAGES}"
-SETTINGS = {"data": DATA, "validate_every": 15, "log_every": 5}
+SETTINGS = {"data": DATA, "validate_every": 15}
 SMALL = {"model": {"width": 4}, "meta_batch": 2, "evaluation": {"tasks": 20}}
 
 LABELS_DATA, LABELS_UPDATES = "glyphs-60x40", 300

@@ -26,7 +26,7 @@ READS = {
     "ats": ("name", "warmup"),
 }
 """Settings under `strategy` that a strategy reads; one that is not named here reads all."""
-WITHOUT_EFFECT = ("hardware", "log_every", "checkpoint_every", "validate_every")
+WITHOUT_EFFECT = ("hardware", "checkpoint_every", "validate_every")
 """Settings that say where a run is made and what is told of it, not what it is."""
 
 

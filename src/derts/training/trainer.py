@@ -28,6 +28,7 @@ from derts.training.label_looks import LabelLooks, label_obstacle
 from derts.training.result import acting
 from derts.training.step import Updater, place_learner, place_table
 
+LOG_EVERY = 10  # updates: one event tells of them
 Log = Callable[[dict[str, Any]], None]
 Tables = Mapping[str, Table]
 
@@ -131,7 +132,7 @@ class Trainer:
             self.window.values.append(self.step())
             if self.looks is not None:
                 self.looks.look(self.update, self._progress)
-            at_event = self.update % self.config.log_every == 0 or self.update == until
+            at_event = self.update % LOG_EVERY == 0 or self.update == until
             if at_event or self.update % IN_A_ROW == 0:
                 self.clock.settle("update")  # or looking would wait for the GPU, uncounted
                 self.window.look(self.config, self.update, self.log)
