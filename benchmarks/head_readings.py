@@ -25,8 +25,8 @@ from derts.training import Trainer
 
 NOISES: dict[str, Values] = {
     "clean": {"noise": "none"},
-    "40% of labels swapped": {"noise": "swap", "swap_rate": 5.62},
-    "60% of tasks mislabelled": {"noise": "tasks", "noisy_fraction": 0.6},
+    "40% of labels swapped": {"noise": "swap:5.62"},
+    "60% of tasks mislabelled": {"noise": "tasks:0.6"},
 }
 
 

@@ -32,13 +32,12 @@ STRATEGIES: dict[str, Values] = {
     "paper": {"strategy": {**PAPER, "drop": "paper"}},
     "derts-given-labels": {"strategy": {"name": "derts", "votes": False}},
     "derts-every-round": {"strategy": {"name": "derts", "select": "greedy"}},
-    "derts-all-images": {"strategy": {"name": "derts", "pool_images": 0}},
 }
 TASKS: dict[str, Values] = {
-    "": {"tasks": {"noise": "tasks", "noisy_fraction": 0.6}},
+    "": {"tasks": {"noise": "tasks:0.6"}},
     " clean": {"tasks": {"noise": "none"}},
-    " swap25": {"tasks": {"noise": "swap", "swap_rate": 3.02}},
-    " swap40": {"tasks": {"noise": "swap", "swap_rate": 5.62}},
+    " swap25": {"tasks": {"noise": "swap:3.02"}},
+    " swap40": {"tasks": {"noise": "swap:5.62"}},
 }
 VARIANTS: dict[str, Values] = {
     f"{name}{kind}": {**values, **tasks}

@@ -30,7 +30,7 @@ from derts.training import Trainer
 STRATEGIES: dict[str, Values] = {
     "random": {"strategy": {"name": "random"}},
     "derts": PRESETS["derts"],
-    "derts, pools of all images": {"strategy": {"name": "derts", "pool_images": 0}},
+    "derts, without votes": {"strategy": {"name": "derts", "votes": False}},
     "paper": {"strategy": PAPER},
     **{
         name: {"strategy": {"name": name}}
@@ -64,7 +64,7 @@ def main() -> None:
     for learner in options.learners:
         base = with_values(
             apply_presets([] if options.quick else options.preset),
-            {"learner": {"name": learner}, "updates": 100_000, "log_every": 50},
+            {"learner": {"name": learner}, "updates": 100_000},
             "benchmark",
         )
         if options.quick:

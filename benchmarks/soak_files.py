@@ -44,7 +44,7 @@ TRAIN = [
     "--strategy.name", "derts", "--strategy.warmup", "1", "--strategy.pool", "6",
     "--strategy.ratio", "0.5",
     "--evaluation.tasks", "4", "--evaluation.query", "1", "--meta-batch", "2", "--updates",
-    "3", "--checkpoint-every", "2", "--validate-every", "2", "--log-every", "1", "--quiet",
+    "3", "--checkpoint-every", "2", "--validate-every", "2", "--quiet",
 ]  # fmt: skip
 SHORT = "--updates 3 --meta-batch 2 --evaluation.tasks 4 --quiet"  # also with an empty config
 RUN_COMMANDS = (

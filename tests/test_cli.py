@@ -129,7 +129,7 @@ def test_options_win_over_config_files_and_those_over_presets(
         (["train", "--data", "."], "holds no data set that is known"),
         (["train", "--hardware.device", "quantum"], "quantum"),
         (["train", "--learner.inner-steps", "-1"], "--learner.inner-steps is -1"),
-        (["train", "--tasks.swap-rate", "nan"], "--tasks.swap-rate is nan"),
+        (["train", "--tasks.noise", "swap:nan"], "--tasks.noise is 'swap:nan'"),
         (["train", "--evaluation.query", "50"], "of 'test' has 40 images"),
         (["train", "--strategy.name", "ats"], "needs a learner that adapts"),
         (["train", "--resume", "nowhere"], "not a run folder"),
@@ -196,7 +196,7 @@ def test_a_full_disk_is_named(
 @pytest.mark.slow
 def test_control_c_saves_and_says_so(in_folder: Path) -> None:
     command = [sys.executable, "-m", "derts", "train", "--preset", "demo", *TINY]
-    command += ["--updates", "100000", "--log-every", "1", "--out", "run"]
+    command += ["--updates", "100000", "--out", "run"]
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **quiet)  # type: ignore[call-overload]
     events = in_folder / "run" / "events.jsonl"

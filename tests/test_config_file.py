@@ -7,14 +7,14 @@ import pytest
 
 from derts.commands.parse import parse
 from derts.commands.train import TrainOptions
-from derts.config import LearnerConfig, ModelConfig, TaskConfig, TrainConfig
+from derts.config import LearnerConfig, ModelConfig, StrategyConfig, TaskConfig, TrainConfig
 from derts.config_file import PRESETS, apply_presets, read_config, to_toml, with_values
 from derts.errors import DertsError
 
 ODD = TrainConfig(
     data='a "quoted" \\ path\twith\nodd ünïcode',
-    tasks=TaskConfig(classes=("a'b", 'c"d'), noise="swap", swap_rate=1e-7),
-    learner=LearnerConfig("maml", first_order=True),
+    tasks=TaskConfig(classes=("a'b", 'c"d'), noise="swap:1e-7"),
+    learner=LearnerConfig("maml"),
 )
 
 
@@ -40,7 +40,7 @@ def test_later_presets_and_files_win(tmp_path: Path) -> None:
 
 
 PAPERS = {
-    "name": "derts", "warmup": 500, "pool": 3200, "pool_images": 0, "ratio": 0.3, "votes": False,
+    "name": "derts", "warmup": 500, "pool": 3200, "ratio": 0.3, "votes": False,
     "judge": "none", "drop": "none", "balance": False, "select": "stochastic",
     "estimate": "logit-theta", "weights": "counts",
 }  # fmt: skip
@@ -80,11 +80,11 @@ def test_the_preset_paper_is_the_papers_whatever_was_set_before(
     [
         ("anil", {}, 500),
         ("protonet", {}, 100),
-        ("protonet", {"noise": "swap", "swap_rate": 3.02}, 100),
-        ("protonet", {"noise": "swap", "swap_rate": 5.62}, 200),
-        ("anil", {"noise": "swap", "swap_rate": 5.62}, 1000),
-        ("anil", {"noise": "none", "swap_rate": 5.62}, 500),
-        ("anil", {"noise": "tasks", "noisy_fraction": 0.6}, 1000),
+        ("protonet", {"noise": "swap:3.02"}, 100),
+        ("protonet", {"noise": "swap:5.62"}, 200),
+        ("anil", {"noise": "swap:5.62"}, 1000),
+        ("anil", {"noise": "none"}, 500),
+        ("anil", {"noise": "tasks:0.6"}, 1000),
     ],
 )
 def test_the_papers_warm_up_depends_on_learner_and_noise(
@@ -107,6 +107,7 @@ def test_the_papers_warm_up_depends_on_learner_and_noise(
         ("updates = 0", "--updates is 0: it must be between 1 and"),
         ("[tasks]\nnoise = 'loud'", "choose one of none, swap, tasks"),
         ("[model]\nbatch_norm = 'task'", "model.batch_norm is gone: only 'shared' is left"),
+        ("[learner]\nfirst-order = true", "learner.first-order is gone: only False is left"),
         ("[optimiser]\nlr = -1", "--optimiser.lr is -1.0: it must be between"),
         ("[optimiser]\nlr = nan", "lr is nan"),
         ("[optimiser]\nclip = 10.0", "optimiser.clip is gone: only 0.0 is left"),
@@ -126,6 +127,34 @@ def test_a_setting_that_is_gone_is_read_with_the_value_that_is_left(tmp_path: Pa
     path = tmp_path / "old.toml"
     path.write_text("[model]\nwidth = 8\nbatch-norm = 'shared'\n[hardware]\nthreads = 4\n")
     assert read_config(path) == TrainConfig(model=ModelConfig(width=8))
+
+
+@pytest.mark.parametrize(("pool", "votes", "images"), [(3200, True, 9600), (400, True, 2400),
+                                                       (3200, False, 0)])  # fmt: skip
+def test_the_images_of_a_pool_follow_from_its_size_and_votes(
+    pool: int, votes: bool, images: int
+) -> None:
+    values = {"strategy": {"pool_images": images, "pool": pool, "votes": votes}}
+    config = with_values(TrainConfig(), values, "old")
+    assert config.strategy == StrategyConfig(pool=pool, votes=votes)
+    assert config.strategy.pool_images == images
+    values["strategy"]["pool_images"] = 6400
+    with pytest.raises(DertsError, match=f"strategy.pool_images is gone: only {images} is left"):
+        with_values(TrainConfig(), values, "old")
+
+
+@pytest.mark.parametrize(
+    ("old", "noise"),
+    [
+        ({"noise": "swap", "swap_rate": 5.62, "noisy_fraction": 0.6}, "swap:5.62"),
+        ({"noisy_fraction": 0.4, "swap_rate": 3.02, "noise": "tasks"}, "tasks:0.4"),
+        ({"noise": "none", "swap_rate": 3.02, "noisy_fraction": 0.6}, "none"),
+    ],
+)
+def test_levels_of_noise_that_were_settings_are_still_read(
+    old: dict[str, object], noise: str
+) -> None:
+    assert with_values(TrainConfig(), {"tasks": old}, "old").tasks.noise == noise
 
 
 def test_missing_files_and_presets_are_named(tmp_path: Path) -> None:

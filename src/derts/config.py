@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
@@ -19,6 +21,7 @@ KNOWN_GOOD: dict[str, dict[str, Any]] = {  # values that work for a learner
     "anil": {"inner_lr": 0.5, "feature_scale": 0.1, "lr": 0.005, "smoothing": 0.5},
     "maml": {"inner_lr": 0.1, "feature_scale": 0.3, "lr": 0.001, "smoothing": 0.0},
 }
+NOISE = {"none": (0.0, 0.0), "swap": (3.02, 1e4), "tasks": (0.6, 1.0)}  # usual level, highest
 PAPERS_WARMUP = {"protonet": 100, "anil": 500, "maml": 500}
 
 
@@ -49,16 +52,33 @@ class TaskConfig:
     """Support images per class."""
     query: int = within(15, 1)
     """Query images per class."""
-    noise: Literal["none", "swap", "tasks"] = "none"
-    """Label noise in training tasks: swap (the paper's) or tasks (some tasks heavily)."""
-    swap_rate: float = within(3.02, 0, 1e4)
-    """swap: Poisson rate per class (3.02 mislabels 25%, 5.62 mislabels 40% of 20 per class)."""
-    noisy_fraction: float = within(0.6, 0, 1)
-    """tasks: share of tasks in which four in five labels are wrong."""
+    noise: str = "none"
+    """Label noise in training tasks. swap:RATE is the paper's, with a Poisson rate per class (3.02
+    mislabels 25%, 5.62 mislabels 40% of 20 per class); in tasks:SHARE four in five labels of that
+    share of tasks are wrong. swap and tasks alone are swap:3.02 and tasks:0.6."""
     classes: tuple[str, ...] = ()
     """Train on these classes only (default: all)."""
     rotated: bool = False
     """Each class is four: its images as they are, and rotated by 90, 180 and 270 degrees."""
+
+    def __post_init__(self) -> None:
+        _ = self.noise_level  # refuses what is misspelt
+
+    @property
+    def noise_kind(self) -> str:
+        """none, swap or tasks."""
+        return self.noise.partition(":")[0]
+
+    @property
+    def noise_level(self) -> float:
+        """The rate or share of the label noise."""
+        usual, most = NOISE.get(self.noise_kind, (0.0, -1.0))
+        with suppress(ValueError):
+            level = float(self.noise.partition(":")[2] or usual)
+            if 0 <= level <= most:
+                return level
+        choices = "none, swap, tasks, swap:RATE and tasks:SHARE"
+        raise DertsError(f"--tasks.noise is {self.noise!r}: choose one of {choices}")
 
 
 @dataclass(frozen=True)
@@ -119,8 +139,6 @@ class LearnerConfig:
     """anil, maml: features are multiplied by this before the head (default: likewise)."""
     distance_divisor: float = within(64.0, 1e-9, 1e9)
     """protonet: squared distances are divided by this."""
-    first_order: bool = False
-    """anil, maml: ignore second derivatives."""
     head: Literal["zeros", "random"] = "zeros"
     """anil: how the head starts; at zero, estimates before adaptation tell nothing at first."""
     smoothing: float | None = within(None, 0, 0.99)
@@ -145,14 +163,12 @@ class StrategyConfig:
     paper's, 500 for ANIL and 100 for ProtoNet, doubled where 40% of the labels are wrong."""
     pool: int = within(3200, 1)
     """Tasks that are drawn and scored per round."""
-    pool_images: int = within(9600, 0)
-    """Different images that a pool is drawn from, enough of every class for a task (0: all).
-    Fewer cost less to embed, and give each image more votes."""
     ratio: float = within(0.3, 1e-6, 1)
     """Share of the pool that is selected."""
     votes: bool = True
     """derts: relabel each image as most tasks of the pool have it. Helps where tasks are labelled
-    anew; labels that are wrong in the data set itself are the same in every task."""
+    anew; labels that are wrong in the data set itself are the same in every task. Pools are then
+    drawn from three images per task, so that each has many votes, else from all."""
     judge: str = "learner"
     """derts: who finds wrong labels of the data set, which are then left out or corrected.
     learner: the learner itself, at four looks while it trains. efficientnet-lite0: pretrained
@@ -173,6 +189,11 @@ class StrategyConfig:
     """derts: pool tasks that a selected one stands for (the paper), all alike, or fitted so that
     the selection's gradient is the pool's."""
 
+    @property
+    def pool_images(self) -> int:
+        """Different images that a pool is drawn from, enough of every class for a task (0: all)."""
+        return max(2400, 3 * self.pool) if self.votes else 0
+
 
 @dataclass(frozen=True)
 class OptimiserConfig:
@@ -190,9 +211,6 @@ class HardwareConfig:
     """auto, cpu, cuda, cuda:1, mps, …"""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the backbone; bfloat16 on an NVIDIA GPU uses hand-written kernels."""
-    image_memory_gib: float = within(0.0, 0, 1e6)
-    """Memory of the device for training images; larger data is streamed (0: half of what is
-    free on a GPU, no limit elsewhere)."""
 
 
 @dataclass(frozen=True)
@@ -232,8 +250,6 @@ class TrainConfig:
     strategy: StrategyConfig = field(default_factory=StrategyConfig)
     validate_every: int = within(0, 0)
     """Evaluate on validation classes every so many updates (0: never)."""
-    log_every: int = within(10, 1)
-    """Write one event per so many updates."""
     checkpoint_every: int = within(200, 1)
     """Write a checkpoint every so many updates (one is always written at the end)."""
 
@@ -275,6 +291,6 @@ class TrainConfig:
 
     def _warmup(self) -> int:
         tasks, warmup = self.tasks, self.strategy.warmup
-        many = {"swap": tasks.swap_rate >= 5.62, "tasks": tasks.noisy_fraction >= 0.5}
-        paper = PAPERS_WARMUP[self.learner.name] * (1 + many.get(tasks.noise, False))
+        many = tasks.noise_level >= {"swap": 5.62, "tasks": 0.5}.get(tasks.noise_kind, math.inf)
+        paper = PAPERS_WARMUP[self.learner.name] * (1 + many)
         return paper if warmup < 0 else warmup

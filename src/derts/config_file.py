@@ -20,23 +20,30 @@ annotations_of = cache(get_type_hints)  # a millisecond each time
 Config = TypeVar("Config")
 
 REMOVED: dict[str, Any] = {
+    "log_every": None,
+    "learner.first_order": False,
     "model.batch_norm": "shared",
     "optimiser.clip": 0.0,
     "hardware.compile": None,
+    "hardware.image_memory_gib": None,
     "hardware.threads": None,
+    "strategy.pool_images": lambda strategy: strategy.pool_images,
 }
 """Settings that are gone, each with the value that is now the only behaviour.
 
 Configs of stored results, run folders and model files that have this value are read as ever; any
-other value is refused, but where it is None, as it only said how fast a run was. Whoever removes a
-setting adds it here: "table.name": value.
+other value is refused, but where it is None, as it only said how fast a run was. A function tells
+the value from what is left. Whoever removes a setting adds it here: "table.name": value.
 """
+
+NOISE_LEVELS = {"swap_rate": "swap", "noisy_fraction": "tasks"}
+"""Settings of tasks that are now part of `tasks.noise`, by the kind of noise they are of."""
 
 LONGEST = 500_000  # characters of a config file: it may name thousands of classes
 DEEP = re.compile(r"""(\.\s*([\w-]+|"[^"\n]*"|'[^'\n]*')\s*){30}""")  # a key of so many parts
 
 PAPER = {
-    "name": "derts", "pool_images": 0, "votes": False, "judge": "none", "drop": "none",
+    "name": "derts", "votes": False, "judge": "none", "drop": "none",
     "balance": False, "select": "stochastic", "estimate": "logit-theta", "weights": "counts",
 }  # fmt: skip
 """The paper's rule to the letter, but for the drop of its noisy setting."""
@@ -49,7 +56,7 @@ PRESETS: dict[str, Values] = {
     "laptop": {
         "tasks": {"query": 5},
         "model": {"width": 32},
-        "strategy": {"warmup": 50, "pool": 400, "pool_images": 2400},
+        "strategy": {"warmup": 50, "pool": 400},
         "evaluation": {"tasks": 200, "query": 10},
         "updates": 300,
         "meta_batch": 8,
@@ -61,7 +68,7 @@ PRESETS: dict[str, Values] = {
     "paper-noisy": {"strategy": {**WHOLE_PAPER, "drop": "paper"}, "learner": PAPER_LEARNER},
     "demo": {
         "data": "glyphs",
-        "tasks": {"query": 5, "noise": "tasks", "noisy_fraction": 0.6},
+        "tasks": {"query": 5, "noise": "tasks:0.6"},
         "model": {"width": 32},
         "learner": {"name": "protonet", "distance_divisor": 4.0},
         "strategy": {"warmup": 40, "pool": 400, "judge": "none"},
@@ -81,11 +88,16 @@ def with_values(config: Config, values: Values, where: str, path: str = "") -> C
     hints = annotations_of(type(config))  # type: ignore[arg-type]
     known = [item.name for item in fields(config)]  # type: ignore[arg-type]
     changes: dict[str, Any] = {}
+    gone: dict[str, Any] = {}
     for key, value in values.items():
         name = key.replace("-", "_")
+        if path == "tasks." and name in NOISE_LEVELS:
+            kind = values.get("noise", getattr(config, "noise", ""))
+            if kind == NOISE_LEVELS[name]:
+                changes["noise"] = f"{kind}:{value}"
+            continue
         if name not in known and path + name in REMOVED:
-            if (only := REMOVED[path + name]) not in (None, value):
-                raise DertsError(f"{where}: {path}{key} is gone: only {only!r} is left")
+            gone[key] = value
             continue
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -96,9 +108,15 @@ def with_values(config: Config, values: Values, where: str, path: str = "") -> C
             if not isinstance(value, Mapping):
                 raise DertsError(f"{where}: {path}{key} must be a table of settings, not {value!r}")
             changes[name] = with_values(current, value, where, f"{path}{key}.")
-        else:
+        elif name not in changes:
             changes[name] = _checked(value, hints[name], f"{where}: {path}{key}")
-    return replace(config, **changes)  # type: ignore[type-var]
+    config = replace(config, **changes)  # type: ignore[type-var]
+    for key, value in gone.items():
+        only = REMOVED[path + key.replace("-", "_")]
+        only = only(config) if callable(only) else only
+        if only not in (None, value):
+            raise DertsError(f"{where}: {path}{key} is gone: only {only!r} is left")
+    return config
 
 
 def _checked(value: Any, hint: Any, what: str) -> Any:

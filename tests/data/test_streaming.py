@@ -1,11 +1,8 @@
 """Streamed images: the same numbers as images in memory, fetched ahead."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from derts.config import HardwareConfig
 from derts.config_file import with_values
 from derts.data import ImageTable
 from derts.data.streaming import AHEAD, StreamedTable
@@ -15,7 +12,7 @@ from tests.tiny import tiny
 Tables = dict[str, ImageTable]
 
 SMALL = tiny(updates=9, meta_batch=4)
-LIMITED = HardwareConfig(image_memory_gib=1e-4)  # 107 kB; the glyphs take three times as much
+LIMIT = "derts.training.step.image_memory"
 
 
 def test_any_indices_come_out_right_expected_or_not(letters: Tables) -> None:
@@ -48,7 +45,8 @@ def test_training_from_streamed_images_gives_the_same_weights_and_is_prefetched(
         return fetch(self, indices)
 
     monkeypatch.setattr(StreamedTable, "gather", gather)
-    streamed = Trainer(replace(config, hardware=LIMITED), letters)
+    monkeypatch.setattr(LIMIT, lambda device: 100_000)  # the glyphs take three times as much
+    streamed = Trainer(config, letters)
     assert isinstance(streamed.images, StreamedTable)
     streamed.train()
     for key, value in plain.learner.state_dict().items():
@@ -58,6 +56,8 @@ def test_training_from_streamed_images_gives_the_same_weights_and_is_prefetched(
     assert streamed.evaluate("test") == plain.evaluate("test")
 
 
-def test_images_below_the_limit_stay_where_they_are(letters: Tables) -> None:
-    roomy = replace(SMALL, hardware=HardwareConfig(image_memory_gib=1.0))
-    assert not isinstance(Trainer(roomy, letters).images, StreamedTable)
+def test_images_below_the_limit_stay_where_they_are(
+    letters: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LIMIT, lambda device: 2**30)
+    assert not isinstance(Trainer(SMALL, letters).images, StreamedTable)

@@ -41,7 +41,7 @@ def test_configs_hold_what_the_paper_states() -> None:
         assert strategy.pool == setup["pool_size"]
         assert strategy.warmup == setup["warmup_iterations_by_noise"][noise][learner.name]
         assert config.tasks.classes == class_list(cell.setting.classes)
-        assert (config.tasks.noise == "swap") == (cell.setting.noise > 0)
+        assert (config.tasks.noise_kind == "swap") == (cell.setting.noise > 0)
         if learner.name == "anil":
             assert learner.inner_steps == setup["inner_steps"]["anil"]
             assert learner.inner_lr == setup["learning_rates"]["anil"]["inner"]
@@ -108,7 +108,6 @@ def test_a_run_is_known_by_what_matters() -> None:
     same = {
         key(),
         key(data="moved"),
-        key(log_every=3),
         key(checkpoint_every=3),
         key(validate_every=3),
         key("hardware", device="cpu"),

@@ -175,7 +175,7 @@ def test_the_page_explains_its_numbers(demo_folder: Path) -> None:
 
 def test_what_says_nothing_is_left_out(demo_folder: Path, tmp_path: Path) -> None:
     plain = copy_of(
-        demo_folder / "random-seed0", tmp_path / "r", ('noise = "tasks"', 'noise = "none"')
+        demo_folder / "random-seed0", tmp_path / "r", ('noise = "tasks:0.6"', 'noise = "none"')
     )
     made = make_report([plain])
     assert "time" not in made.figures.figures  # one bar of one colour
@@ -218,11 +218,11 @@ def test_runs_that_differ_in_hardware_alone_are_told_apart(
     demo_folder: Path, tmp_path: Path
 ) -> None:
     random = demo_folder / "random-seed0"
-    change = ("image_memory_gib = 0.0\n", "image_memory_gib = 2.0\n")
+    change = ('precision = "float32"', 'precision = "bfloat16"')
     twin = copy_of(random, tmp_path / "twin", change)
     groups = group_runs(read_runs([random, twin]))
     assert [group.name for group in groups] == [
-        f"random image_memory_gib={gib}" for gib in ("0.0", "2.0")
+        f"random precision={name}" for name in ("float32", "bfloat16")
     ]
     assert len(comparison_of(groups).table()) == 3
     groups = group_runs(read_runs([demo_folder / "derts-seed0", twin]))
@@ -272,7 +272,7 @@ def test_runs_without_a_seed_in_common_have_a_page(demo_folder: Path) -> None:
 def test_long_names_leave_room_for_the_figures(demo_folder: Path, tmp_path: Path) -> None:
     twin = copy_of(demo_folder / "random-seed0", tmp_path / "twin")
     text = (twin / "config.toml").read_text()
-    for name in ("shot", "query", "meta_batch", "warmup", "pool", "log_every"):
+    for name in ("shot", "query", "meta_batch", "warmup", "pool", "checkpoint_every"):
         text = re.sub(rf"^{name} = (\d+)$", rf"{name} = \g<1>1", text, flags=re.M)
     (twin / "config.toml").write_text(text)
     made = make_report([demo_folder / "random-seed0", twin])  # a warning would be an error
@@ -290,7 +290,7 @@ def test_a_run_whose_updates_were_skipped_has_a_page(demo_folder: Path, tmp_path
         odd,
         lambda event: (
             {key: value for key, value in event.items() if key not in missing}
-            if (event["event"], event["update"]) == ("update", 5)
+            if (event["event"], event["update"]) == ("update", 10)
             else event
         ),
     )

@@ -28,7 +28,7 @@ from tests.tiny import tiny
 Tables = dict[str, ImageTable]
 
 SMALL = tiny(
-    tasks={"way": 3, "shot": 2, "query": 3, "noise": "tasks", "noisy_fraction": 0.5},
+    tasks={"way": 3, "shot": 2, "query": 3, "noise": "tasks:0.5"},
     model={"width": 8},
     learner={"name": "anil", "feature_scale": 1.0},
     strategy={"name": "ats"},

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 Tables = dict[str, ImageTable]
 
 SMALL = tiny(
-    tasks={"way": 3, "shot": 2, "query": 3, "noise": "tasks", "noisy_fraction": 0.5},
+    tasks={"way": 3, "shot": 2, "query": 3, "noise": "tasks:0.5"},
     model={"width": 16},
     learner={"name": "anil"},
     hardware={"device": "cpu"},

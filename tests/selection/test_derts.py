@@ -122,7 +122,7 @@ def test_a_comparison_shares_the_warm_up_and_pairs_seeds(tmp_path: Path, letters
 
 @pytest.mark.parametrize("name", ["derts", "random-votes"])
 def test_votes_relabel_swapped_labels_and_follow_from_the_seed(name: str, letters: Tables) -> None:
-    noisy = replace(SMALL.tasks, noise="swap", swap_rate=1.0)
+    noisy = replace(SMALL.tasks, noise="swap:1")
     strategy = replace(SMALL.strategy, name=name, pool=240)  # type: ignore[arg-type]
     config = replace(SMALL, tasks=noisy, strategy=strategy)
     whole, rounds = trained(config, letters)

@@ -26,7 +26,6 @@ CONFIG = tiny(
     strategy={"name": "derts", "warmup": 3, "pool": 40},
     updates=120,
     validate_every=8,
-    log_every=3,
     checkpoint_every=3,
 )
 

@@ -49,7 +49,6 @@ def main(folder: Path) -> None:
                 strategy={"name": "derts" if trust else strategy, "warmup": 3, "pool": 13},
                 updates=30 if trust else 8,  # two whole rounds and a half
                 meta_batch=5,
-                log_every=4,
             )
             logged: list[float] = []
 

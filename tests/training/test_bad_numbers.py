@@ -22,7 +22,12 @@ from tests.tiny import tiny
 
 Tables = dict[str, ImageTable]
 
-SMALL = tiny(learner={"name": "anil"}, updates=30, meta_batch=3, log_every=7, checkpoint_every=10)
+SMALL = tiny(learner={"name": "anil"}, updates=30, meta_batch=3, checkpoint_every=10)
+
+
+@pytest.fixture(autouse=True)
+def _an_event_of_seven_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("derts.training.trainer.LOG_EVERY", 7)
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, bad: set[int], kind: str, task: int = 1) -> None:

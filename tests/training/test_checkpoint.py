@@ -83,7 +83,7 @@ def test_the_newest_two_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_brings_the_trainer_back_to_the_bit(tmp_path: Path, letters: Tables) -> None:
-    config = tiny(log_every=5)
+    config = tiny()
     whole = Trainer(config, letters)
     whole.train(stopping=lambda: whole.update == 7)  # inside of an event
     path = save_checkpoint(tmp_path, whole.update, whole.state_dict())
@@ -108,7 +108,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, letters: Table
 def halfway(tmp_path_factory: pytest.TempPathFactory, letters: Tables) -> Path:
     """A run whose newest checkpoint is at update 7, inside of a round."""
     run = tmp_path_factory.mktemp("halfway") / "run"
-    config = tiny(strategy={"name": "derts"}, log_every=1, checkpoint_every=7)
+    config = tiny(strategy={"name": "derts"}, checkpoint_every=7)
     train(config, run, tables=letters, quiet=True)
     (run / "result.json").unlink()
     checkpoint_files(run / "checkpoints")[-1].unlink()
@@ -169,5 +169,5 @@ def test_logs_are_on_the_disk_before_a_checkpoint_names_their_length(
             assert on_disk["events.jsonl"] >= promised[-1] > 0
 
     monkeypatch.setattr(os, "fsync", fsync)
-    train(tiny(log_every=2, checkpoint_every=4), tmp_path / "run", tables=letters, quiet=True)
+    train(tiny(checkpoint_every=4), tmp_path / "run", tables=letters, quiet=True)
     assert len(promised) == 3

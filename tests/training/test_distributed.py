@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 WORDS = [
-    *TINY_WORDS, "--hardware.device", "cpu", "--checkpoint-every", "10", "--log-every", "10",
+    *TINY_WORDS, "--hardware.device", "cpu", "--checkpoint-every", "10",
     "--meta-batch", "4", "--out", "run",
 ]  # fmt: skip
 

@@ -20,7 +20,7 @@ from tests.training.records import timeless
 pytestmark = pytest.mark.slow
 
 Tables = dict[str, ImageTable]
-CONFIG = tiny(strategy={"name": "derts"}, validate_every=4, log_every=3, checkpoint_every=5)
+CONFIG = tiny(strategy={"name": "derts"}, validate_every=4, checkpoint_every=5)
 RANDOM = replace(CONFIG, strategy=replace(CONFIG.strategy, name="random"))
 
 

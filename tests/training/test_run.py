@@ -26,8 +26,8 @@ from tests.tiny import TINY, TINY_WORDS, tiny
 from tests.training.records import assert_same, before_update, timeless
 
 Tables = dict[str, ImageTable]
-SMALL = tiny(log_every=5, checkpoint_every=4)
-DERTS = tiny(strategy={"name": "derts"}, log_every=5, checkpoint_every=4)
+SMALL = tiny(checkpoint_every=4)
+DERTS = tiny(strategy={"name": "derts"}, checkpoint_every=4)
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
@@ -38,7 +38,7 @@ def quiet(config: TrainConfig, out: Path | None, tables: Tables, **more: Any) ->
 def test_a_run_folder_holds_config_events_result_and_checkpoints(
     tmp_path: Path, letters: Tables
 ) -> None:
-    config = tiny(log_every=5, checkpoint_every=5, validate_every=6)
+    config = tiny(checkpoint_every=5, validate_every=6)
     heard: list[dict[str, Any]] = []
     result = quiet(config, tmp_path / "run", letters, listen=heard.append)
     run = Run.open(tmp_path / "run")
@@ -203,7 +203,7 @@ def test_what_a_process_killed_at_once_leaves_does_not_block_the_folder(
 @pytest.mark.slow
 def test_a_second_process_is_refused_until_the_first_is_gone(in_folder: Path) -> None:
     command = [sys.executable, "-m", "derts", "train", *TINY_WORDS, "--updates", "100000"]
-    command += ["--log-every", "1", "--checkpoint-every", "3", "--out", "run"]
+    command += ["--checkpoint-every", "3", "--out", "run"]
     first = subprocess.Popen(command, env=ENVIRONMENT)
     try:
         limit = time.monotonic() + 60

@@ -17,7 +17,7 @@ from derts.report.tables import table_text
 # few enough images that a pool uses each many times, so that embedding them is cheap
 CHARACTERS, IMAGES = 120, 20
 DATA = f"glyphs-{CHARACTERS}x{IMAGES}"
-SETTINGS = {"data": DATA, "validate_every": 15, "log_every": 5}
+SETTINGS = {"data": DATA, "validate_every": 15}
 SMALL = {"model": {"width": 4}, "meta_batch": 2, "evaluation": {"tasks": 20}}
 
 LABELS_DATA, LABELS_UPDATES = "glyphs-60x40", 300
@@ -90,7 +90,7 @@ def demo(options: DemoOptions) -> None:
     warmup = min(base.strategy.warmup, base.updates)
     about = (
         f"ProtoNet on glyphs, {base.updates} updates ({warmup} of them shared warm-up); "
-        f"{100 * base.tasks.noisy_fraction:.0f}% of the training tasks have 80% wrong labels.\n"
+        f"{100 * base.tasks.noise_level:.0f}% of the training tasks have 80% wrong labels.\n"
         f"Accuracy in % on {base.evaluation.tasks} clean tasks of new characters, "
         f"mean ± 95% interval over {options.seeds} seeds:\n"
     )

@@ -203,6 +203,6 @@ def _parts(result: dict[str, Any]) -> list[str]:
 def default_name(config: TrainConfig, with_seed: bool = True) -> str:
     """A folder name that tells runs apart."""
     tasks, names = config.tasks, (config.learner.name, config.strategy.name, Path(config.data).name)
-    extra = [tasks.noise] * (tasks.noise != "none") + ["rotated"] * tasks.rotated
+    extra = [tasks.noise_kind] * (tasks.noise_kind != "none") + ["rotated"] * tasks.rotated
     seed = [f"seed{config.seed}"] * with_seed
     return "-".join((*names, *extra, f"{tasks.way}way{tasks.shot}shot", *seed))

@@ -21,12 +21,12 @@ from derts.training.run_folder import point_file
 
 READS = {
     "random": ("name", "warmup"),
-    "random-votes": ("name", "warmup", "pool", "pool_images", "ratio"),
+    "random-votes": ("name", "warmup", "pool", "votes", "ratio"),
     "us": ("name", "warmup"),
     "ats": ("name", "warmup"),
 }
 """Settings under `strategy` that a strategy reads; one that is not named here reads all."""
-WITHOUT_EFFECT = ("hardware", "log_every", "checkpoint_every", "validate_every")
+WITHOUT_EFFECT = ("hardware", "checkpoint_every", "validate_every")
 """Settings that say where a run is made and what is told of it, not what it is."""
 
 
@@ -93,8 +93,8 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
 
     >>> from derts.paper.cells import cells
     >>> config = make_config(cells("table4")[0].setting, 0, Scale({}))
-    >>> config.updates, config.strategy.warmup, config.tasks.swap_rate
-    (12000, 500, 3.02)
+    >>> config.updates, config.strategy.warmup, config.tasks.noise
+    (12000, 500, 'swap:3.02')
     """
     common = read_recipe("common")
     strategy = common["strategies"][setting.strategy]

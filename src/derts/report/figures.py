@@ -209,7 +209,7 @@ def _draw_phases(axes: Any, groups: Sequence[RunGroup]) -> None:
 
 def _draw_noise(axes: Any, groups: Sequence[RunGroup], colors: dict[str, str]) -> None:
     for group in groups:
-        if group.config.tasks.noise == "none":
+        if group.config.tasks.noise_kind == "none":
             continue  # nobody knows which labels are wrong
         rounds = next(filter(None, (run.named("round") for run in group.runs)), [])
         for key, style in {"pool": ":", "dropped": "--", "kept": "-"}.items():

@@ -224,7 +224,7 @@ def comparison_of(groups: Sequence[RunGroup]) -> Comparison:
         if run.result is not None:
             found: Result = {**run.summary, "variant": group.name, "seed": run.config.seed}
             found["accuracy"] = run.result["accuracy"]
-            if group.config.tasks.noise == "none":
+            if group.config.tasks.noise_kind == "none":
                 # where we added no noise, nobody knows which labels are wrong
                 found["noise"] = dict.fromkeys(found["noise"])
             results.append(found)

@@ -10,7 +10,7 @@ from derts.config import TaskConfig, TrainConfig
 from derts.data import with_rotated_classes
 from derts.data.table import Table
 from derts.errors import DertsError
-from derts.tasks import Noise, SwapNoise, TaskNoise, TaskPool, TaskSampler, with_augmentation
+from derts.tasks import SwapNoise, TaskNoise, TaskPool, TaskSampler, with_augmentation
 from derts.tasks.randomness import Seed
 
 EVALUATION_SEED = 12345  # makes the same test tasks for every run
@@ -26,9 +26,9 @@ def draw_tasks(
     sampler: TaskSampler, tasks: TaskConfig, count: int, seed: Seed, images: int = 0
 ) -> TaskPool:
     """`count` tasks as a config describes them, with its noise."""
-    noise: Noise | None = SwapNoise(tasks.swap_rate) if tasks.noise == "swap" else None
-    if tasks.noise == "tasks":
-        noise = TaskNoise(tasks.noisy_fraction)
+    kinds: dict[str, type[SwapNoise | TaskNoise]] = {"swap": SwapNoise, "tasks": TaskNoise}
+    kind = kinds.get(tasks.noise_kind)
+    noise = None if kind is None else kind(tasks.noise_level)
     return sampler.draw(
         tasks=count, way=tasks.way, shot=tasks.shot, query=tasks.query, seed=seed, noise=noise,
         images=images,

@@ -35,7 +35,7 @@ LEARNER, FEATURES = "learner", "features"  # --strategy.judge
 
 def label_obstacle(config: TrainConfig) -> str:
     """Why labels cannot be judged in a run; empty where they can."""
-    if config.tasks.noise != "none":
+    if config.tasks.noise_kind != "none":
         return "tasks are labelled anew, which votes judge and an embedding does not"
     if config.strategy.judge == LEARNER and config.updates < FEWEST_UPDATES:
         return f"{config.updates} updates teach too little: train for {FEWEST_UPDATES} or more"

@@ -4,6 +4,7 @@ Plain or captured as CUDA graphs, by one process or by several that share a meta
 """
 
 import inspect
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -37,17 +38,17 @@ def place_learner(learner: Learner[Any], hardware: HardwareConfig, device: torch
     learner.embedding = embedding
 
 
-def place_table(images: Table, device: torch.device, hardware: HardwareConfig) -> Table:
-    """Images on a GPU where they fit into the given memory, or half of the free; else streamed."""
+def image_memory(device: torch.device) -> float:
+    """Bytes of a device that images may take: half of what is free on a GPU, no limit elsewhere."""
+    return torch.cuda.mem_get_info(device)[0] / 2 if device.type == "cuda" else math.inf
+
+
+def place_table(images: Table, device: torch.device) -> Table:
+    """Images on a GPU where they fit into its `image_memory`; else streamed."""
     if images.device.type == "cuda":
         return images
-    limit = hardware.image_memory_gib * 2**30
-    if device.type == "cuda":
-        limit = limit or torch.cuda.mem_get_info(device)[0] // 2
-        if images.items.nbytes < limit:
-            return images.to(device)
-    elif not limit or images.items.nbytes < limit:
-        return images
+    if images.items.nbytes < image_memory(device):
+        return images.to(device) if device.type == "cuda" else images
     return StreamedTable.of(images, device)
 
 
@@ -57,7 +58,7 @@ def placed_tables(data: str, hardware: HardwareConfig) -> Mapping[str, Table]:
     device, tables = choose_device(hardware), open_data(data)
     if device.type == "cpu":
         return tables
-    return {split: place_table(table, device, hardware) for split, table in tables.items()}
+    return {split: place_table(table, device) for split, table in tables.items()}
 
 
 class AdamW(torch.optim.AdamW):

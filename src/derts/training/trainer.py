@@ -28,6 +28,7 @@ from derts.training.label_looks import LabelLooks, label_obstacle
 from derts.training.result import acting
 from derts.training.step import Updater, place_learner, place_table
 
+LOG_EVERY = 10  # updates: one event tells of them
 Log = Callable[[dict[str, Any]], None]
 Tables = Mapping[str, Table]
 
@@ -61,9 +62,7 @@ class Trainer:
         self.device = self.group.device or choose_device(config.hardware)
         self._progress = progress
         self.split = cache(lambda name: self._embedded(self._raw(name)))
-        self._placed = cache(
-            lambda name: place_table(self.split(name), self.device, self.config.hardware)
-        )
+        self._placed = cache(lambda name: place_table(self.split(name), self.device))
         self._test_tasks = cache(lambda name: evaluation_tasks(self.config, self._placed(name)))
         images = training_images(self._raw("train"), config.tasks)
         way, self.item_shape = config.tasks.way, images.item_shape
@@ -76,7 +75,7 @@ class Trainer:
         if (used := self.learner.embedding.pretrained) is not None:
             used.check_images(self.item_shape)
         images = self._embedded(images)
-        self.images = place_table(images, self.device, config.hardware)
+        self.images = place_table(images, self.device)
         if isinstance(self.learner.backbone, FeatureBackbone | FineTuned):
             self.learner.backbone.fit(images)
         place_learner(self.learner, config.hardware, self.device)
@@ -133,7 +132,7 @@ class Trainer:
             self.window.values.append(self.step())
             if self.looks is not None:
                 self.looks.look(self.update, self._progress)
-            at_event = self.update % self.config.log_every == 0 or self.update == until
+            at_event = self.update % LOG_EVERY == 0 or self.update == until
             if at_event or self.update % IN_A_ROW == 0:
                 self.clock.settle("update")  # or looking would wait for the GPU, uncounted
                 self.window.look(self.config, self.update, self.log)
