@@ -14,7 +14,7 @@ from derts.errors import DertsError
 ODD = TrainConfig(
     data='a "quoted" \\ path\twith\nodd ünïcode',
     tasks=TaskConfig(classes=("a'b", 'c"d'), noise="swap:1e-7"),
-    learner=LearnerConfig("maml"),
+    learner=LearnerConfig("maml", first_order=True),
 )
 
 
@@ -107,7 +107,6 @@ def test_the_papers_warm_up_depends_on_learner_and_noise(
         ("updates = 0", "--updates is 0: it must be between 1 and"),
         ("[tasks]\nnoise = 'loud'", "choose one of none, swap, tasks"),
         ("[model]\nbatch_norm = 'task'", "model.batch_norm is gone: only 'shared' is left"),
-        ("[learner]\nfirst-order = true", "learner.first-order is gone: only False is left"),
         ("[optimiser]\nlr = -1", "--optimiser.lr is -1.0: it must be between"),
         ("[optimiser]\nlr = nan", "lr is nan"),
         ("[optimiser]\nclip = 10.0", "optimiser.clip is gone: only 0.0 is left"),

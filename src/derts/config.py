@@ -139,6 +139,8 @@ class LearnerConfig:
     """anil, maml: features are multiplied by this before the head (default: likewise)."""
     distance_divisor: float = within(64.0, 1e-9, 1e9)
     """protonet: squared distances are divided by this."""
+    first_order: bool = False
+    """anil, maml: ignore second derivatives."""
     head: Literal["zeros", "random"] = "zeros"
     """anil: how the head starts; at zero, estimates before adaptation tell nothing at first."""
     smoothing: float | None = within(None, 0, 0.99)

@@ -21,7 +21,6 @@ Config = TypeVar("Config")
 
 REMOVED: dict[str, Any] = {
     "log_every": None,
-    "learner.first_order": False,
     "model.batch_norm": "shared",
     "optimiser.clip": 0.0,
     "hardware.compile": None,

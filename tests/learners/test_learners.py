@@ -87,7 +87,7 @@ def anil_loss(model: AnyLearner, pool: TaskPool, task: int) -> torch.Tensor:
     weight, bias = model.head_weight, model.head_bias
     for _ in range(2):
         loss = F.cross_entropy(support @ weight.T + bias, pool.support_labels[task])
-        steps = torch.autograd.grad(loss, (weight, bias), create_graph=True)
+        steps = torch.autograd.grad(loss, (weight, bias), create_graph=not model.first_order)
         weight, bias = weight - 0.3 * steps[0], bias - 0.3 * steps[1]  # type: ignore[assignment]
     logits = query @ weight.T + bias
     return F.cross_entropy(logits, pool.query_labels[task], label_smoothing=model.smoothing)
@@ -106,7 +106,9 @@ def maml_loss(model: AnyLearner, pool: TaskPool, task: int) -> torch.Tensor:
     support = pixels(pool.support[task])
     for _ in range(2):
         loss = F.cross_entropy(logits(support), pool.support_labels[task])
-        steps = torch.autograd.grad(loss, list(parameters.values()), create_graph=True)
+        steps = torch.autograd.grad(
+            loss, list(parameters.values()), create_graph=not model.first_order
+        )
         updated = zip(parameters.items(), steps, strict=True)
         parameters = {name: value - 0.3 * step for (name, value), step in updated}
     both = torch.cat((support, pixels(pool.query[task])))
@@ -122,9 +124,12 @@ REFERENCES: dict[str, Reference] = {
 
 
 @pytest.mark.parametrize("noisy", [False, True])
+@pytest.mark.parametrize("first_order", [False, True])
 @pytest.mark.parametrize("name", list(REFERENCES))
-def test_loss_and_outer_gradient_equal_a_plain_loop(name: str, noisy: bool) -> None:
-    model, pool = learner(name), tasks(noisy)
+def test_loss_and_outer_gradient_equal_a_plain_loop(
+    name: str, first_order: bool, noisy: bool
+) -> None:
+    model, pool = learner(name, first_order=first_order), tasks(noisy)
     weights = torch.tensor([0.5, 2.0, 0.0, 1.5], dtype=torch.float64)
     outcome = model.outer_loss(images(), pool, weights)
     ours = torch.autograd.grad(outcome.loss, list(model.parameters()))
@@ -141,6 +146,15 @@ def test_tasks_of_another_way_are_refused(name: str) -> None:
     other = TaskPool.sample(images(), tasks=2, way=WAY - 1, shot=1, query=1, seed=0)
     with pytest.raises(DertsError, match=r"have 2 classes but the learner is for 3: .*way=2"):
         learner(name).outer_loss(images(), other)
+
+
+def test_second_order_differs_from_first_order() -> None:
+    def gradient(first_order: bool) -> torch.Tensor:
+        model = learner("maml", first_order=first_order)
+        loss = model.outer_loss(images(), tasks()).loss
+        return torch.autograd.grad(loss, next(model.backbone.parameters()))[0]
+
+    assert not torch.allclose(gradient(False), gradient(True), rtol=1e-3)
 
 
 def test_a_class_without_support_images_stays_finite() -> None:

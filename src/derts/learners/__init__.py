@@ -53,7 +53,7 @@ def build_learner(
             return ProtoNet(backbone, way, learner.distance_divisor, smoothing)
         assert learner.inner_lr is not None
         assert learner.feature_scale is not None
-        inner = learner.inner_steps, learner.inner_lr, learner.feature_scale
+        inner = learner.inner_steps, learner.inner_lr, learner.feature_scale, learner.first_order
         if learner.name == "anil":
             return ANIL(backbone, way, *inner, smoothing, learner.head)
         return MAML(backbone, way, *inner, smoothing)

@@ -25,11 +25,13 @@ class ANIL(ProductLearner[Head]):
         inner_steps: int = 3,
         inner_lr: float = 0.5,
         feature_scale: float = 0.1,
+        first_order: bool = False,
         smoothing: float = 0.0,
         head: Literal["zeros", "random"] = "zeros",
     ) -> None:
         super().__init__(backbone, way, smoothing)
-        self.inner_steps, self.inner_lr, self.feature_scale = inner_steps, inner_lr, feature_scale
+        self.inner_steps, self.inner_lr = inner_steps, inner_lr
+        self.feature_scale, self.first_order = feature_scale, first_order
         dim = int(backbone.dim)  # type: ignore[arg-type]
         # zeros: before it has seen a support set the head prefers no class
         self.head_weight = nn.Parameter(torch.zeros(way, dim))
@@ -47,6 +49,8 @@ class ANIL(ProductLearner[Head]):
             probabilities = (inputs @ weight.transpose(1, 2) + bias[:, None]).softmax(-1)
             errors = (probabilities - targets) / labels.shape[1]
             weight_gradient, bias_gradient = errors.transpose(1, 2) @ inputs, errors.sum(1)
+            if self.first_order:
+                weight_gradient, bias_gradient = weight_gradient.detach(), bias_gradient.detach()
             weight = weight - self.inner_lr * weight_gradient
             bias = bias - self.inner_lr * bias_gradient
         return weight, bias

@@ -57,10 +57,12 @@ class MAML(Learner[AdaptedNetwork]):
         inner_steps: int = 3,
         inner_lr: float = 0.05,
         feature_scale: float = 0.1,
+        first_order: bool = False,
         smoothing: float = 0.0,
     ) -> None:
         super().__init__(backbone, way, smoothing)
-        self.inner_steps, self.inner_lr, self.feature_scale = inner_steps, inner_lr, feature_scale
+        self.inner_steps, self.inner_lr = inner_steps, inner_lr
+        self.feature_scale, self.first_order = feature_scale, first_order
         self.network = _Network(self, way)
 
     def features(self, images: Tensor, products: Tensor | None = None) -> Tensor:
@@ -78,6 +80,8 @@ class MAML(Learner[AdaptedNetwork]):
             parameters: Parameters = dict(self.network.named_parameters())
             for _ in range(self.inner_steps):
                 gradients = grad(loss)(parameters, images, targets)
+                if self.first_order:
+                    gradients = {name: value.detach() for name, value in gradients.items()}
                 parameters = {
                     name: value - self.inner_lr * gradients[name]
                     for name, value in parameters.items()

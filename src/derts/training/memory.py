@@ -45,7 +45,8 @@ def needed_memory(config: TrainConfig, shape: tuple[int, ...], device: str = "cp
     program = PROGRAM[kind] + OF_PARAMETERS * parameters + drawn
     half = 0.5 if config.hardware.precision == "bfloat16" else 1.0
     if config.learner.name == "maml":
-        per_task = maps * (support + query + SECOND_ORDER * steps * support) * one_map
+        inner = 1.0 if config.learner.first_order else SECOND_ORDER * steps
+        per_task = maps * (support + query + inner * support) * one_map
         update = config.meta_batch * (per_task + 2 * (steps + 1) * parameters)
         at_once = min(MAML_ON_GPU if kind == "cuda" else MAML_ON_CPU, config.evaluation.tasks)
         evaluation = at_once * maps * (1.3 * support + 0.65 * tested) * one_map
