@@ -84,17 +84,14 @@ def with_values(config: Config, values: Values, where: str, path: str = "") -> C
     >>> with_values(TrainConfig(), {"tasks": {"way": 3}}, where="example").tasks.way
     3
     """
+    if path == "tasks.":
+        values = with_noise_level(values, config.noise)  # type: ignore[attr-defined]
     hints = annotations_of(type(config))  # type: ignore[arg-type]
     known = [item.name for item in fields(config)]  # type: ignore[arg-type]
     changes: dict[str, Any] = {}
     gone: dict[str, Any] = {}
     for key, value in values.items():
         name = key.replace("-", "_")
-        if path == "tasks." and name in NOISE_LEVELS:
-            kind = values.get("noise", getattr(config, "noise", ""))
-            if kind == NOISE_LEVELS[name]:
-                changes["noise"] = f"{kind}:{value}"
-            continue
         if name not in known and path + name in REMOVED:
             gone[key] = value
             continue
@@ -107,7 +104,7 @@ def with_values(config: Config, values: Values, where: str, path: str = "") -> C
             if not isinstance(value, Mapping):
                 raise DertsError(f"{where}: {path}{key} must be a table of settings, not {value!r}")
             changes[name] = with_values(current, value, where, f"{path}{key}.")
-        elif name not in changes:
+        else:
             changes[name] = _checked(value, hints[name], f"{where}: {path}{key}")
     config = replace(config, **changes)  # type: ignore[type-var]
     for key, value in gone.items():
@@ -116,6 +113,20 @@ def with_values(config: Config, values: Values, where: str, path: str = "") -> C
         if only not in (None, value):
             raise DertsError(f"{where}: {path}{key} is gone: only {only!r} is left")
     return config
+
+
+def with_noise_level(tasks: Values, noise: str = "none") -> Values:
+    """Settings of tasks with the noise and its level in one, as older ones did not have them.
+
+    >>> with_noise_level({"way": 5, "noise": "swap", "swap_rate": 5.0})
+    {'way': 5, 'noise': 'swap:5.0'}
+    """
+    kind = tasks.get("noise", noise)
+    found = {name: value for name, value in tasks.items() if name not in NOISE_LEVELS}
+    for name in NOISE_LEVELS.keys() & tasks.keys():
+        if NOISE_LEVELS[name] == kind:
+            found["noise"] = f"{kind}:{tasks[name]}"
+    return found
 
 
 def _checked(value: Any, hint: Any, what: str) -> Any:

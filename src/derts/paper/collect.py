@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from derts.config import TrainConfig
-from derts.config_file import with_values
+from derts.config_file import with_noise_level, with_values
 from derts.errors import DertsError
 from derts.files import parse_json, write_atomically
 from derts.paper.cells import NAMES, Cell, Setting, cells, with_references
@@ -50,7 +50,8 @@ class CellResult:
 
     def setting(self, group: str, name: str, default: Any = None) -> Any:
         """A value of the run's config, as it was recorded."""
-        return self.config.get(group, {}).get(name, default)
+        values = self.config.get(group, {})
+        return (with_noise_level(values) if group == "tasks" else values).get(name, default)
 
     @property
     def accuracy(self) -> float:
