@@ -203,7 +203,7 @@ def _parts(
         yield _Part(tasks, partial(learner.adapt, support), logits, start, query)
 
 
-def _rule(learner: Learner[Any]) -> Learner[Any]:
+def _rule(learner: Learner[Any]) -> Learner[Any] | None:
     return learner.rule if isinstance(learner, OwnLearner) else learner
 
 

@@ -15,13 +15,10 @@ from derts.predict import FORMAT, PRETRAINED, Card, FewShotModel, Weights, part_
 from derts.training.checkpoint import best_weights, check_finite, newest_checkpoint
 from derts.training.run_folder import Run
 
-RESULTS = (
+RESULTS = (  # what a card tells of a run's result
     "updates", "weights_of_update", "tasks_trained", "split", "accuracy", "interval", "parts",
     "notes", "code", "machine",
 )  # fmt: skip
-"""What a card tells of a run's result."""
-
-
 Parts = tuple[TrainConfig, Card, Weights, Pretrained | None]
 
 

@@ -192,9 +192,7 @@ class _Preparation:
 
     def __post_init__(self) -> None:
         self.journal = self.partial / "journal"
-
-    def pixels(self, split: str) -> Path:
-        return self.partial / f"{split}.npy"
+        self.pixels = {split: self.partial / f"{split}.npy" for split in self.splits}
 
     def length(self, split: str) -> int:
         """Bytes of the file of a split's pixels, so far."""
@@ -215,7 +213,7 @@ class _Preparation:
                     raise ValueError("images that are none of these")
                 self.done[split] += len(left)
                 self.broken[split] += [(index, *about) for index, about in found.items()]
-            if any(self.pixels(s).stat().st_size < self.length(s) for s in self.splits):
+            if any(file.stat().st_size < self.length(s) for s, file in self.pixels.items()):
                 raise ValueError("pixels are missing")
         except (OSError, ValueError, TypeError, KeyError, OverflowError):
             lines = [fingerprint]
@@ -224,8 +222,8 @@ class _Preparation:
             for file in (*self.partial.glob("*.npy"), *self.partial.glob("*.json")):
                 file.unlink()
         self.journal.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        for split in self.splits:
-            with self.pixels(split).open("ab") as target:
+        for split, file in self.pixels.items():
+            with file.open("ab") as target:
                 target.truncate(self.length(split))  # without what the journal does not know
         return self.done.total()
 
@@ -239,7 +237,7 @@ class _Preparation:
                 start, shape = self.done[name], (self.size, self.channels)
                 for whole, pixels, broken in decode_all(split.images, start, *shape, workers):
                     count = len(whole) + len(broken)
-                    with self.pixels(name).open("ab") as file:
+                    with self.pixels[name].open("ab") as file:
                         file.write(pixels.tobytes())
                     with self.journal.open("a", encoding="utf-8") as file_of_lines:
                         file_of_lines.write(json.dumps([name, count, broken]) + "\n")
@@ -249,10 +247,10 @@ class _Preparation:
 
     def check_broken(self, skip_broken: bool) -> list[str]:
         """Stop at broken images, or say what is left out."""
-        broken = [(split, entry) for split in self.splits for entry in self.broken[split]]
+        broken = [(split, *entry) for split in self.splits for entry in self.broken[split]]
         if not broken:
             return []
-        first = "the first is {1[1]} in {0} ({1[2]})".format(*broken[0])
+        first = "the first is {2} in {0} ({3})".format(*broken[0])
         if not skip_broken:
             fix = "remove or replace them, or pass skip_broken=True (--skip-broken)"
             raise DertsError(f"{len(broken):,} of the images cannot be read, {first}: {fix}")

@@ -25,16 +25,12 @@ NO_ZIP = (zipfile.BadZipFile, OSError, ValueError, NotImplementedError)
 
 @dataclass(frozen=True)
 class ListedSplit:
-    """Images and their labels.
-
-    labels    int64 [n], indices of class_names
-    identity  what must be unchanged for work done on these images to be still of use
-    """
+    """Images and their labels."""
 
     class_names: tuple[str, ...]
-    labels: NDArray[np.int64]
+    labels: NDArray[np.int64]  # [n]: indices of class_names
     images: Images
-    identity: tuple[str, ...]
+    identity: tuple[str, ...]  # work done on these images is of use as long as this is the same
     categories: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
@@ -77,21 +73,15 @@ def checked_pixels(path: Path, pixels: NDArray[Any]) -> Pixels:
 
 @dataclass(frozen=True)
 class Listing:
-    """How to list class folders: the split of the classes, and which are too small.
-
-    class_level  how many folders down a class is (0: 1, if that is clear)
-
-    What is left out: classes with fewer than `min_images`, `loose` images that lie in no class,
-    and how many files are `unread`, by their kind.
-    """
+    """How to list class folders, and what was left out of the list."""
 
     seed: int = 0
     split_fractions: tuple[float, float, float] = DEFAULT_FRACTIONS
     min_images: int = 1
-    class_level: int = 0
-    left_out: list[str] = field(default_factory=list)
-    loose: list[str] = field(default_factory=list)
-    unread: Counter[str] = field(default_factory=Counter)
+    class_level: int = 0  # how many folders down a class is (0: 1, if that is clear)
+    left_out: list[str] = field(default_factory=list)  # classes with fewer than min_images
+    loose: list[str] = field(default_factory=list)  # images that lie in no class
+    unread: Counter[str] = field(default_factory=Counter)  # photographs, by their kind
 
 
 @dataclass(frozen=True)

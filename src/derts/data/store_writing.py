@@ -23,19 +23,16 @@ HEADER = 128  # bytes of the .npy header that numpy writes for any shape we have
 
 @dataclass(frozen=True)
 class SplitContent:
-    """What is to be written of a split: its items in blocks, as they are read.
+    """What is to be written of a split: its items in blocks, as they are read."""
 
-    blocks      images uint8 [any number, height, width, channels], or features float32 [any, d]
-    item_shape  (height, width, channels), or (d,)
-    names       one per item, where they have some
-    """
-
-    blocks: Iterable[Tensor]
-    item_shape: tuple[int, ...]
+    blocks: Iterable[
+        Tensor
+    ]  # images uint8 [any, height, width, channels], features float32 [any, d]
+    item_shape: tuple[int, ...]  # (height, width, channels), or (d,)
     labels: Tensor
     class_names: tuple[str, ...]
     categories: tuple[str, ...] | None = None
-    names: Sequence[str] | None = None
+    names: Sequence[str] | None = None  # one per item, where they have some
 
     @classmethod
     def of(cls, table: Table, names: Sequence[str] | None = None) -> Self:

@@ -21,20 +21,13 @@ def describe_items(count: int, shape: Sequence[int]) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Table:
-    """Items of one split with their labels: all that tasks, learners and strategies ask of data.
+    """Items of one split with their labels: all that tasks, learners and strategies ask of data."""
 
-    items        [n, *item_shape]: what the backbone takes; on disk, in memory or on a device
-    labels       int64 [n], on the CPU, each in 0 … len(class_names) − 1
-    class_names  one name per class
-    split        "train", "val", "test" or a name of your own
-    categories   one super-category per class, where the data set has them
-    """
-
-    items: torch.Tensor
-    labels: torch.Tensor
+    items: torch.Tensor  # [n, *item_shape]: what the backbone takes; on disk or on a device
+    labels: torch.Tensor  # int64 [n], on the CPU, each in 0 … len(class_names) − 1
     class_names: tuple[str, ...]
-    split: str = "train"
-    categories: tuple[str, ...] | None = None
+    split: str = "train"  # or "val", "test", or a name of your own
+    categories: tuple[str, ...] | None = None  # one super-category per class, if there are any
 
     def to(self, device: torch.device | str) -> Self:
         """The same table with its items in that device's memory (labels stay on the CPU)."""

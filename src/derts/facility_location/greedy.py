@@ -17,7 +17,6 @@ from derts.facility_location.distances import (
     QUICK_ERROR,
     Distances,
     Doubles,
-    Entries,
     Floats,
     Integers,
 )
@@ -32,99 +31,80 @@ Picks = tuple[Integers, Doubles, Floats]
 """Picks int64 [K], gains float64 [K] and distances to the nearest pick, float32 [N], scaled."""
 
 
-class Greedy:
-    """Picks one candidate after the other; ties go to the lowest index.
-
-    ``nearest`` float32 [N] is each row's distance to its nearest pick. ``gains`` float64 [N] are
-    off by at most ``error`` while picks are dense, exact afterwards; a picked row has gain −∞.
-    All in units of ``distances.scale``.
-    """
-
-    def __init__(self, distances: Distances) -> None:
-        self.distances = distances
-        sums, largest = distances.totals()
-        self.nearest: Floats = np.full(distances.count, largest, np.float32)
-        self.gains: Doubles = distances.count * largest - sums
-        self.error = QUICK_ERROR * float(sums.max())
-        self.picks: list[int] = []
-        self.picked_gains: list[float] = []
-
-    def pick_densely(self) -> None:
-        """One pick; visits the whole row of every row whose nearest changes.
-
-        Only candidates within the error of the best are summed exactly.
-        """
-        close = np.flatnonzero(self.gains >= self.gains.max() - 2 * self.error)
-        exact = self.distances.exact_gains(close, self.nearest)
-        best = int(exact.argmax())
-        self.picks.append(int(close[best]))
-        self.picked_gains.append(float(exact[best]))
-        row = self.distances.row(self.picks[-1])
-        changed = np.flatnonzero(row < self.nearest)
-        old, new = self.nearest[changed], row[changed]
-        self.nearest = np.minimum(self.nearest, row)
-        if len(self.picks) == 1:
-            self.gains = self.distances.gains(self.nearest)
-            self.error = QUICK_ERROR * float(self.gains.max())
-        else:
-            lost = self.distances.lost_gains(changed, new, old)
-            self.gains -= lost
-            self.error += QUICK_ERROR * float(lost.max())
-        self.gains[self.picks] = -np.inf
-
-    def pick_from_lists(self, k: int) -> None:
-        """Picks until there are ``k``; visits only listed pairs."""
-        lists = self.distances.below(self.nearest)
-        lengths = np.diff(lists[2])
-        weights = self.nearest.repeat(lengths) - lists[1].astype(np.float64)
-        gains = np.bincount(lists[0], weights, len(lengths)).astype(np.float64)
-        gains[self.picks] = -np.inf
-        while len(self.picks) < k:
-            self._pick_one_by_one(lists, gains, min(k, math.ceil(LIST_GROWTH * len(self.picks))))
-            columns, values, starts = lists  # of which only some pairs still matter
-            left = np.flatnonzero(values < self.nearest.repeat(np.diff(starts)))
-            lists = columns[left], values[left], np.searchsorted(left, starts)
-
-    def _pick_one_by_one(self, lists: Entries, gains: Doubles, k: int) -> None:
-        columns, values, starts = lists
-        begins, lengths, nearest = starts[:-1], np.diff(starts), self.nearest
-        while len(self.picks) < k:
-            pick = int(gains.argmax())
-            self.picks.append(pick)
-            self.picked_gains.append(float(gains[pick]))
-            row = self.distances.row(pick)
-            gains[pick] = -np.inf
-            changed = (row < nearest).nonzero()[0]
-            if not len(changed):
-                continue
-            new, old = row.take(changed), nearest.take(changed)
-            nearest[changed] = new
-            repeats = lengths.take(changed)
-            ends = repeats.cumsum()
-            at = (begins.take(changed) - ends + repeats).repeat(repeats)
-            at += np.arange(len(at))
-            high = old.repeat(repeats)
-            clipped = values.take(at)
-            np.maximum(clipped, new.repeat(repeats), out=clipped)
-            np.minimum(clipped, high, out=clipped)
-            lost = np.subtract(high, clipped, dtype=np.float64)
-            np.subtract.at(gains, columns.take(at).astype(np.int64), lost)
-
-
 def greedy(distances: Distances, k: int, memory_limit_gib: float) -> Picks:
-    """The exact greedy picks."""
-    state = Greedy(distances)
-    limit = min(LISTED_SHARE * distances.count**2, memory_limit_gib * 2**30 / BYTES_PER_ENTRY)
-    sample = np.unique(np.linspace(0, distances.count - 1, SAMPLED_ROWS).astype(np.int64))
+    """The exact greedy picks; ties go to the lowest index."""
+    count = distances.count
+    limit = min(LISTED_SHARE * count**2, memory_limit_gib * 2**30 / BYTES_PER_ENTRY)
+    sample = np.unique(np.linspace(0, count - 1, SAMPLED_ROWS).astype(np.int64))
+    sums, largest = distances.totals()
+    nearest: Floats = np.full(count, largest, np.float32)
+    gains = count * largest - sums  # off by at most the error; of a picked row −∞
+    error = QUICK_ERROR * float(sums.max())
+    picks: list[int] = []
+    picked_gains: list[float] = []
     look_again = 1.0
-    while len(state.picks) < k:
-        state.pick_densely()
-        if look_again <= len(state.picks) < k:
-            look_again = GROWTH * len(state.picks)
-            near = distances.rows(sample) < state.nearest[sample, None]
-            if near.mean() * distances.count**2 <= limit:
-                state.pick_from_lists(k)
-    return np.array(state.picks), np.array(state.picked_gains), state.nearest
+    while len(picks) < k:
+        # Only candidates within the error of the best are summed exactly.
+        close = np.flatnonzero(gains >= gains.max() - 2 * error)
+        exact = distances.exact_gains(close, nearest)
+        best = int(exact.argmax())
+        picks.append(int(close[best]))
+        picked_gains.append(float(exact[best]))
+        row = distances.row(picks[-1])
+        changed = np.flatnonzero(row < nearest)
+        old, new = nearest[changed], row[changed]
+        nearest[changed] = new
+        if len(picks) == 1:
+            gains = distances.gains(nearest)
+            error = QUICK_ERROR * float(gains.max())
+        else:
+            lost = distances.lost_gains(changed, new, old)
+            gains -= lost
+            error += QUICK_ERROR * float(lost.max())
+        gains[picks] = -np.inf
+        if look_again <= len(picks) < k:
+            look_again = GROWTH * len(picks)
+            near = distances.rows(sample) < nearest[sample, None]
+            if near.mean() * count**2 <= limit:
+                _pick_from_lists(distances, k, picks, picked_gains, nearest)
+    return np.array(picks), np.array(picked_gains), nearest
+
+
+def _pick_from_lists(
+    distances: Distances, k: int, picks: list[int], picked_gains: list[float], nearest: Floats
+) -> None:
+    """Adds to what `greedy` has found until there are ``k`` picks; visits only listed pairs."""
+    columns, values, starts = distances.below(nearest)
+    lengths = np.diff(starts)
+    weights = nearest.repeat(lengths) - values.astype(np.float64)
+    gains = np.bincount(columns, weights, len(lengths)).astype(np.float64)
+    gains[picks] = -np.inf
+    shorten = LIST_GROWTH * len(picks)
+    while len(picks) < k:
+        if len(picks) >= shorten:  # of the listed pairs only some still matter
+            left = np.flatnonzero(values < nearest.repeat(lengths))
+            columns, values, starts = columns[left], values[left], np.searchsorted(left, starts)
+            lengths, shorten = np.diff(starts), LIST_GROWTH * len(picks)
+        pick = int(gains.argmax())
+        picks.append(pick)
+        picked_gains.append(float(gains[pick]))
+        gains[pick] = -np.inf
+        row = distances.row(pick)
+        changed = (row < nearest).nonzero()[0]
+        if not len(changed):
+            continue
+        new, old = row.take(changed), nearest.take(changed)
+        nearest[changed] = new
+        repeats = lengths.take(changed)
+        ends = repeats.cumsum()
+        at = (starts.take(changed) - ends + repeats).repeat(repeats)
+        at += np.arange(len(at))
+        high = old.repeat(repeats)
+        clipped = values.take(at)
+        np.maximum(clipped, new.repeat(repeats), out=clipped)
+        np.minimum(clipped, high, out=clipped)
+        lost = np.subtract(high, clipped, dtype=np.float64)
+        np.subtract.at(gains, columns.take(at).astype(np.int64), lost)
 
 
 def lazy(distances: Distances, k: int, counts: Floats | None = None) -> Picks:

@@ -59,7 +59,13 @@ def select_two_rounds(
     if together is not None:
         picks = together.same(picks)
     indices = chosen[picks]
-    left, nearest = _judged(rows, indices)
+    left = torch.zeros(k, dtype=torch.float64)  # the objective after each pick
+    owners = []
+    for some in rows.split(max(1, AT_ONCE // k)):
+        distances = torch.cdist(some, rows[indices])
+        left += distances.cummin(1).values.double().sum(0)
+        owners.append(distances.argmin(1))
+    nearest = torch.cat(owners)
     spread = (rows.amax(0) - rows.amin(0)).norm().double()  # no two rows are further apart
     sums = torch.cat((spread[None] * len(rows), left))
     return Selection(
@@ -70,14 +76,3 @@ def select_two_rounds(
         assignment=nearest,
         settings={"k": k, "engine": "two rounds", "shares": shares, "seed": seed},
     )
-
-
-def _judged(rows: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """The objective after each pick, float64 [K], and each row's nearest pick, int64 [N]."""
-    left = torch.zeros(len(indices), dtype=torch.float64)
-    assignment = []
-    for some in rows.split(max(1, AT_ONCE // len(indices))):
-        distances = torch.cdist(some, rows[indices])
-        left += distances.cummin(1).values.double().sum(0)
-        assignment.append(distances.argmin(1))
-    return left, torch.cat(assignment)

@@ -116,9 +116,9 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
 class ProductLearner(Learner[Adapted]):
     """A learner that asks no more of features than their inner products within a task."""
 
-    @abstractmethod
     def start_logits(self, features: Tensor) -> Tensor:
-        """Features [n, dim] -> logits [n, way] of the meta-model without adaptation."""
+        """Features [n, dim] -> logits [n, way] before adaptation, where there are any; else 0."""
+        return features.new_zeros(len(features), self.way)
 
     @abstractmethod
     def logits_by_products(self, products: Tensor, start: Tensor, labels: Tensor) -> Tensor:

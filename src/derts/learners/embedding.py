@@ -122,11 +122,7 @@ def task_products(
 
 
 def _embedded(
-    learner: Learner[Any],
-    images: Table,
-    pool: TaskPool,
-    tasks_at_once: int,
-    clock: Clock | None,
+    learner: Learner[Any], images: Table, pool: TaskPool, tasks_at_once: int, clock: Clock | None
 ) -> Iterator[Embedded]:
     """Images that several tasks share are embedded once, as long as the features of all of them
     fit into FEATURE_BYTES; a larger pool is embedded in as few pieces as do.

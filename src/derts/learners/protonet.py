@@ -39,9 +39,6 @@ class ProtoNet(ProductLearner[Tensor]):
         lengths = features.square().sum(-1)[..., None] + adapted.square().sum(-1)[:, None]
         return (2 * cross - lengths) / self.distance_divisor
 
-    def start_logits(self, features: Tensor) -> Tensor:
-        return features.new_zeros(len(features), self.way)
-
     def logits_by_products(self, products: Tensor, start: Tensor, labels: Tensor) -> Tensor:
         shots, shares = labels.shape[1], self._shares(labels, products.dtype)
         cross = products @ shares  # of each image with each prototype

@@ -56,7 +56,7 @@ class OwnLearner(Learner[Any]):
         self.embedding = Embedding(self.backbone, preprocess)
         dim = self._find_dim(item_shape)
         self.backbone.dim = dim  # type: ignore[assignment]
-        self.rule: Learner[Any]
+        self.rule: Learner[Any] | None = None
         size = nn.Module()  # where a rule that sees features only expects a backbone
         size.dim = dim  # type: ignore[assignment]
         if isinstance(head, nn.Linear):
@@ -64,9 +64,8 @@ class OwnLearner(Learner[Any]):
                 wrong = f"the head is {head} but there are {dim} features and {way} classes"
                 raise DertsError(f"{wrong}: give Linear({dim}, {way})")
             if not isinstance(head.weight, nn.Parameter):
-                raise DertsError(
-                    "the head's weight is not a parameter: give a plain nn.Linear or a function"
-                )
+                wrong = "the head's weight is not a parameter"
+                raise DertsError(f"{wrong}: give a plain nn.Linear or a function")
             self.rule = ANIL(size, way, inner_steps, inner_lr, feature_scale=1.0)
             self.rule.head_weight = head.weight  # the same parameter, for any optimiser
             if isinstance(head.bias, nn.Parameter):
@@ -75,16 +74,18 @@ class OwnLearner(Learner[Any]):
         elif head == "prototypes":
             self.rule = ProtoNet(size, way, distance_divisor)
         elif callable(head):
-            self.rule = _FunctionHead(size, way)
-            self.rule.head = head
+            self.head: Callable[[Tensor, Tensor, Tensor], Tensor] = head
         else:
             raise DertsError(f"head is {head!r}; give 'prototypes', an nn.Linear or a function")
 
     def adapt(self, features: Tensor, labels: Tensor) -> Any:
-        return self.rule.adapt(features, labels)
+        return self.rule.adapt(features, labels) if self.rule else (features, labels)
 
     def logits(self, adapted: Any, features: Tensor) -> Tensor:
-        return self.rule.logits(adapted, features)
+        if self.rule:
+            return self.rule.logits(adapted, features)
+        support, labels = adapted
+        return self.head(support, labels, features)
 
     def _find_dim(self, item_shape: tuple[int, ...]) -> int:
         kind = torch.uint8 if len(item_shape) == 3 else torch.float32
@@ -116,15 +117,3 @@ class _Backbone(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.run(x)
-
-
-class _FunctionHead(Learner[tuple[Tensor, Tensor]]):
-    """Adapting only remembers the support set; the user's function does the rest."""
-
-    head: Callable[[Tensor, Tensor, Tensor], Tensor]
-
-    def adapt(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        return features, labels
-
-    def logits(self, adapted: tuple[Tensor, Tensor], features: Tensor) -> Tensor:
-        return self.head(*adapted, features)

@@ -9,17 +9,14 @@ Total = Callable[[torch.Tensor], torch.Tensor]
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """BatchNorm2d: training uses the whole batch's statistics, evaluation the running ones.
-
-    context  the first n images (a task's support set) give the statistics for all, in training and
-             evaluation alike, and no running statistics are read or written: as MAML works
-    total    sums a tensor over the processes that train together (with gradients): statistics
-             are then those of all processes' batches
-    """
+    """BatchNorm2d: training uses the whole batch's statistics, evaluation the running ones."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels)
+        # So many first images (a task's support set) give the statistics for all, in training and
+        # evaluation alike, and no running statistics are read or written: as MAML works.
         self.context: int | None = None
+        # Sums a tensor, with gradients, over the processes whose batches make the statistics.
         self.total: Total | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

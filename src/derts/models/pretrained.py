@@ -31,9 +31,7 @@ Weights = Mapping[str, Tensor]
 class Pretrained(nn.Module):
     """A network with its own input size, colours and pooling; its BatchNorm stays as it was.
 
-    size         pixels a side that it was trained on; other images are scaled to it
-    mean, scale  per colour: it takes (pixel − mean) / scale of pixels from 0 to 255
-
+    It takes (pixel − mean) / scale of pixels from 0 to 255; images are scaled to `size` a side.
     Features are scaled to length 1: with one image per class that is worth ten points and more
     (benchmarks/pretrained.py), and with several it costs nothing.
     """
