@@ -58,7 +58,6 @@ class CompletionOptions:
 
 
 def completion(options: CompletionOptions) -> None:
-    """Print."""
     script = fish_script() if options.shell == "fish" else bash_script()
     print(ZSH + script if options.shell == "zsh" else script, end="")  # zsh runs bash's completion
 

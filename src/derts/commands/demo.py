@@ -52,7 +52,6 @@ class DemoOptions(QuietOptions):
 
 
 def demo(options: DemoOptions) -> None:
-    """Compare, print."""
     options.out.mkdir(parents=True, exist_ok=True)
     if options.wrong_labels:
         _wrong_labels(options)
@@ -103,7 +102,6 @@ def demo(options: DemoOptions) -> None:
 
 
 def _wrong_labels(options: DemoOptions) -> None:
-    """The commands of docs/wrong-labels.md, one after another, and a table."""
     from derts.cli import dispatch
 
     folder, quiet = options.out, ["--quiet"] * options.quiet

@@ -86,7 +86,6 @@ class EvaluateOptions(DataOptions):
 
 
 def runs(options: RunsOptions) -> None:
-    """Look, print."""
     from derts.report.read import RunStory
     from derts.training.run_folder import Run
 
@@ -110,7 +109,6 @@ def runs(options: RunsOptions) -> None:
 
 
 def compare(options: CompareOptions) -> None:
-    """Read, print."""
     from derts.report import read
 
     if not options.runs:
@@ -125,7 +123,6 @@ def compare(options: CompareOptions) -> None:
 
 
 def report(options: ReportOptions) -> None:
-    """Read, write, print."""
     if not options.runs:
         raise DertsError("no run is named: give at least one run folder (derts report --help)")
     if options.out.is_dir():
@@ -141,7 +138,6 @@ def report(options: ReportOptions) -> None:
 
 
 def evaluate(options: EvaluateOptions) -> None:
-    """Evaluate, print, and write the result beside the run's own."""
     from derts.config_file import with_values
     from derts.data import open_data
     from derts.files import write_json
