@@ -86,7 +86,6 @@ def _options(kind: Any, path: str = "--") -> Iterator[tuple[str, list[str]]]:
 
 
 def bash_script() -> str:
-    """For bash's complete."""
     following: dict[str, list[str]] = {"  ": []}  # what may follow the words typed so far
     values: dict[str, list[str]] = {}
     for name, options in command_options().items():
@@ -106,7 +105,6 @@ def bash_script() -> str:
 
 
 def fish_script() -> str:
-    """For fish, a line per word."""
     lines = ["# completion of derts for fish; written by: derts completion fish"]
     for name, options in command_options().items():
         first, *second = name.split()

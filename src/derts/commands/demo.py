@@ -62,7 +62,7 @@ def demo(options: DemoOptions) -> None:
     from derts.files import write_atomically, write_json
     from derts.progress import progress
     from derts.report.page import make_report
-    from derts.report.read import comparison_of, group_runs, read_runs
+    from derts.report.read import comparison_table, finished_results, group_runs, read_runs
     from derts.training.run import train_in
     from derts.training.run_folder import Run
 
@@ -93,7 +93,8 @@ def demo(options: DemoOptions) -> None:
         f"Accuracy in % on {base.evaluation.tasks} clean tasks of new characters, "
         f"mean ± 95% interval over {options.seeds} seeds:\n"
     )
-    report = f"{about}\n{table_text(comparison_of(group_runs(read_runs(runs))).table())}\n"
+    table = comparison_table(finished_results(group_runs(read_runs(runs))))
+    report = f"{about}\n{table_text(table)}\n"
     write_atomically(options.out / "report.txt", report.encode())
     print(report)
     page = make_report(runs).save(options.out / "report.html")

@@ -111,20 +111,16 @@ def runs(options: RunsOptions) -> None:
 def compare(options: CompareOptions) -> None:
     from derts.report import read
 
-    if not options.runs:
-        raise DertsError("no run is named: give two or more run folders (derts compare --help)")
     groups = read.group_runs(read.read_runs(options.runs))
-    comparison = read.comparison_of(groups)
-    if not comparison.results:
+    results = read.finished_results(groups)
+    if not results:
         raise DertsError("none of these runs is finished: wait, or derts train --resume RUN")
-    print(table_text(comparison.table()))
+    print(table_text(read.comparison_table(results)))
     if settings := read.settings_table(groups):
         print(f"\n{table_text(settings)}")
 
 
 def report(options: ReportOptions) -> None:
-    if not options.runs:
-        raise DertsError("no run is named: give at least one run folder (derts report --help)")
     if options.out.is_dir():
         raise DertsError(f"{options.out} is a folder: name a file, as {options.out}/report.html")
 

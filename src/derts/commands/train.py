@@ -145,6 +145,12 @@ def train(options: TrainOptions) -> None:
     reached = f"{result['accuracy']:.2f}% ± {result['interval']:.2f} on "
     reached += f"{len(result['accuracies'])} {result['split']} tasks"
     reached += f", weights of update {of}" if of != result["updates"] else ""
+    strategy, warmup = str(config.strategy.name), config.resolved().strategy.warmup
+    if strategy != "random" and warmup >= config.updates:
+        strategy += f", which never began: --strategy.warmup is {warmup}"
+    elif random := result["updates_at_random"]:
+        of_updates = f"{random} of {round(random / result['random_share'])} updates"
+        strategy += f", {of_updates} on random tasks: nothing to gain by a choice"
     shares = [
         f"{kind if name == 'select' else name} {100 * share:.0f}%"
         for name, values in result["parts"].items()
@@ -155,7 +161,7 @@ def train(options: TrainOptions) -> None:
     print_rows(
         ("learner", f"{config.learner.name}, {config.model.backbone}-{config.model.width}"),
         ("tasks", f"{tasks.way} way, {tasks.shot} shot, from {config.data}{rotated}"),
-        ("strategy", _strategy(config.resolved(), result)),
+        ("strategy", strategy),
         *([("parts", parts)] if shares else []),
         *[("note", text) for text in result["notes"]],
         ("updates", f"{result['updates']} in {training:.1f} s ({each:.1f} ms each)"),
@@ -182,17 +188,6 @@ def _print_seeds(out: Path, folders: Sequence[Path], results: Sequence[dict[str,
         ("intervals", "95%, of a run over its test tasks, of the mean over seeds"),
         ("next", f"derts report {out}"),
     )
-
-
-def _strategy(config: TrainConfig, result: dict[str, Any]) -> str:
-    """The strategy's name, and where it did nothing, why."""
-    name, warmup = config.strategy.name, config.strategy.warmup
-    if name != "random" and warmup >= config.updates:
-        return f"{name}, which never began: --strategy.warmup is {warmup}"
-    if random := result["updates_at_random"]:
-        updates = round(random / result["random_share"])
-        return f"{name}, {random} of {updates} updates on random tasks: nothing to gain by a choice"
-    return name
 
 
 def default_name(config: TrainConfig, with_seed: bool = True) -> str:
