@@ -47,7 +47,13 @@ from derts.model_files import load_model
 from derts.models.pretrained import _fill
 from derts.paper.collect import load_results
 from derts.report.figures import FigureSheet
-from derts.report.read import RunStory, comparison_of, group_runs, settings_table
+from derts.report.read import (
+    RunStory,
+    comparison_table,
+    finished_results,
+    group_runs,
+    settings_table,
+)
 from derts.selection.round_record import RoundRecord
 from derts.tasks import TaskPool
 from derts.training.checkpoint import load_checkpoint
@@ -82,7 +88,7 @@ def newest(pattern: str) -> Path:
 def read_run() -> None:
     story = RunStory(Run.open("run"))
     groups = group_runs([story])
-    comparison_of(groups).table()
+    comparison_table(finished_results(groups))
     settings_table(groups)
     assert story.status
 

@@ -19,7 +19,7 @@ from derts.errors import DertsError
 from derts.report.figures import PHASE_COLORS
 from derts.report.page import make_report, what_it_did
 from derts.report.pool_map import tasks_of_round
-from derts.report.read import comparison_of, group_runs, read_runs
+from derts.report.read import comparison_table, finished_results, group_runs, read_runs
 from derts.training.run_folder import Event, Run
 
 pytestmark = pytest.mark.slow
@@ -99,16 +99,14 @@ def test_the_page_says_what_the_demo_printed(demo_folder: Path) -> None:
     groups = group_runs(read_runs([demo_folder]))
     assert [group.name for group in groups] == ["random", "derts"]
     assert [run.config.seed for run in groups[1].runs] == [0, 1]
-    read = comparison_of(groups)
+    read = finished_results(groups)
     for name in ("random", "derts"):
-        printed = {
-            found["seed"]: found["accuracy"] for found in results if found["variant"] == name
-        }
-        assert read.accuracies(name) == printed
-    assert read.difference("derts", "random") in page
-    ours = [found["noise"]["kept"] for found in read.results if found["variant"] == "derts"]
-    theirs = [found["noise"]["kept"] for found in results if found["variant"] == "derts"]
-    assert ours == pytest.approx(theirs, abs=1e-5)
+        told = [found for found in results if found["variant"] == name]
+        for key in ("seed", "accuracy"):
+            assert [found[key] for found in told] == [found[key] for found in read[name]]
+        for ours, theirs in zip(read[name], told, strict=True):
+            assert ours["noise"]["kept"] == pytest.approx(theirs["noise"]["kept"], abs=1e-5)
+    assert comparison_table(read)[2][2] in page
 
 
 def test_pictures_only_of_the_very_data(demo_folder: Path) -> None:
@@ -224,7 +222,7 @@ def test_runs_that_differ_in_hardware_alone_are_told_apart(
     assert [group.name for group in groups] == [
         f"random precision={name}" for name in ("float32", "bfloat16")
     ]
-    assert len(comparison_of(groups).table()) == 3
+    assert len(comparison_table(finished_results(groups))) == 3
     groups = group_runs(read_runs([demo_folder / "derts-seed0", twin]))
     assert [group.name for group in groups] == ["random", "derts"]
 

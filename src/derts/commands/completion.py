@@ -58,7 +58,6 @@ class CompletionOptions:
 
 
 def completion(options: CompletionOptions) -> None:
-    """Print."""
     script = fish_script() if options.shell == "fish" else bash_script()
     print(ZSH + script if options.shell == "zsh" else script, end="")  # zsh runs bash's completion
 
@@ -87,7 +86,6 @@ def _options(kind: Any, path: str = "--") -> Iterator[tuple[str, list[str]]]:
 
 
 def bash_script() -> str:
-    """For bash's complete."""
     following: dict[str, list[str]] = {"  ": []}  # what may follow the words typed so far
     values: dict[str, list[str]] = {}
     for name, options in command_options().items():
@@ -107,7 +105,6 @@ def bash_script() -> str:
 
 
 def fish_script() -> str:
-    """For fish, a line per word."""
     lines = ["# completion of derts for fish; written by: derts completion fish"]
     for name, options in command_options().items():
         first, *second = name.split()

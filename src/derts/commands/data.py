@@ -130,7 +130,6 @@ class VerifyOptions(InfoOptions):
 
 
 def prepare(options: PrepareOptions) -> None:
-    """Prepare, print."""
     from derts.data import prepare as make
     from derts.data import prepare_matrix
     from derts.data.matrices import is_matrix
@@ -148,24 +147,22 @@ def prepare(options: PrepareOptions) -> None:
         values = asdict(options)
         del values["labels"]
         notes = make(**values, progress=progress).notes
-    _show(options.destination)
+    info(InfoOptions(options.destination))
     for note in notes:
         print(printable(note))
 
 
 def embed(options: EmbedOptions) -> None:
-    """Embed, print."""
     from derts.embed import embed_store
     from derts.progress import progress, silent
 
     values = asdict(options)
     shown = silent if values.pop("quiet") else progress
     embed_store(values.pop("store"), **values, progress=shown)
-    _show(options.destination)
+    info(InfoOptions(options.destination))
 
 
 def corrupt(options: CorruptOptions) -> None:
-    """Draw wrong labels, write."""
     from derts.data import open_data
     from derts.labels.judged import chosen_splits
     from derts.labels.known_errors import confusion_matrix, corrupt_labels, corrupt_store
@@ -181,23 +178,15 @@ def corrupt(options: CorruptOptions) -> None:
 
 
 def info(options: InfoOptions) -> None:
-    """Print."""
-    from derts.data import open_store
+    from derts.data import describe_store, open_store
 
     open_store(options.store)  # half of a store is none
-    _show(options.store)
+    print("\n".join(describe_store(options.store).lines()))
 
 
 def verify(options: VerifyOptions) -> None:
-    """Verify, print."""
     from derts.data import verify_store
     from derts.progress import progress
 
     verify_store(options.store, progress)
     print(f"{options.store}: every array and name is as it was written")
-
-
-def _show(store: Path) -> None:
-    from derts.data import describe_store
-
-    print("\n".join(describe_store(store).lines()))

@@ -52,7 +52,6 @@ class DemoOptions(QuietOptions):
 
 
 def demo(options: DemoOptions) -> None:
-    """Compare, print."""
     options.out.mkdir(parents=True, exist_ok=True)
     if options.wrong_labels:
         _wrong_labels(options)
@@ -63,7 +62,7 @@ def demo(options: DemoOptions) -> None:
     from derts.files import write_atomically, write_json
     from derts.progress import progress
     from derts.report.page import make_report
-    from derts.report.read import comparison_of, group_runs, read_runs
+    from derts.report.read import comparison_table, finished_results, group_runs, read_runs
     from derts.training.run import train_in
     from derts.training.run_folder import Run
 
@@ -94,7 +93,8 @@ def demo(options: DemoOptions) -> None:
         f"Accuracy in % on {base.evaluation.tasks} clean tasks of new characters, "
         f"mean ± 95% interval over {options.seeds} seeds:\n"
     )
-    report = f"{about}\n{table_text(comparison_of(group_runs(read_runs(runs))).table())}\n"
+    table = comparison_table(finished_results(group_runs(read_runs(runs))))
+    report = f"{about}\n{table_text(table)}\n"
     write_atomically(options.out / "report.txt", report.encode())
     print(report)
     page = make_report(runs).save(options.out / "report.html")
@@ -103,7 +103,6 @@ def demo(options: DemoOptions) -> None:
 
 
 def _wrong_labels(options: DemoOptions) -> None:
-    """The commands of docs/wrong-labels.md, one after another, and a table."""
     from derts.cli import dispatch
 
     folder, quiet = options.out, ["--quiet"] * options.quiet

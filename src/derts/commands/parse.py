@@ -6,11 +6,10 @@ import io
 import os
 import re
 import shutil
-import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TextIO, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import tyro
 
@@ -25,19 +24,22 @@ def parse(kind: type[Options], arguments: Sequence[str], command: str) -> Option
 
     Where it has a method `defaults`, that gives the options' defaults from the arguments.
     """
-    said, asked = io.StringIO(), _Held(sys.stdout)
+    said = io.StringIO()
     defaults: Callable[[Sequence[str]], Options] | None = getattr(kind, "defaults", None)
     default = defaults(arguments) if defaults else None
-    text = f"{inspect.getdoc(kind)}\n"
+    if os.environ.get("NO_COLOR"):
+        os.environ["TERM"] = "dumb"  # all that tyro looks at
+    if not {"-h", "--help"}.isdisjoint(arguments):
+        width = shutil.get_terminal_size().columns
+        for part in (inspect.getdoc(kind) or "").split("\n\n"):
+            print(part if "\n  " in part else textwrap.fill(part, width), end="\n\n")
     try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(asked):
+        with contextlib.redirect_stderr(said):
             found = tyro.cli(
-                kind, prog=f"derts {command}", description=text, args=arguments, default=default
+                kind, prog=f"derts {command}", description="", args=arguments, default=default
             )
     except SystemExit as stop:
         if not stop.code:
-            plain = without_colours if os.environ.get("NO_COLOR") else str
-            print(_wrapped(plain(asked.getvalue()), shutil.get_terminal_size().columns), end="")
             raise
         raise DertsError(f"{_reason(said.getvalue())} (derts {command} --help)") from None
     assert found is not None
@@ -68,42 +70,14 @@ class QuietOptions:
     """No progress, just the result."""
 
 
-class _Held(io.StringIO):
-    """Keeps what is printed, with the colours and lines of the stream it will go to."""
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__()
-        self.stream = stream
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self.stream.encoding
-
-    def isatty(self) -> bool:
-        return self.stream.isatty()
-
-
-def _wrapped(text: str, width: int) -> str:
-    """A help text with its paragraphs, which tyro leaves in one line each, broken between words."""
-    lines = []
-    for line in text.split("\n"):
-        long = len(line) > width and line[0].isascii() and line[0] not in " |+"
-        lines += textwrap.wrap(line, width, break_long_words=False) if long else [line]
-    return "\n".join(lines)
-
-
-def without_colours(text: str) -> str:
-    """What a terminal shows of a text."""
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
-
-
 def _reason(box: str) -> str:
-    """The first sentences of tyro's error box, without its frame and title."""
+    """The first sentences of tyro's error box, without its frame, title and colours."""
+    box = re.sub(r"\x1b\[[0-9;]*m", "", box)
     if "Missing from" in box:
         missing = box.partition("Missing from")[2].partition("For full helptext")[0]
-        names = re.findall(r"^\W? {4,5}(\S.*?) *\W?$", without_colours(missing), re.M)
+        names = re.findall(r"^\W? {4,5}(\S.*?) *\W?$", missing, re.M)
         return f"Missing: {', '.join(names)}"
-    lines = [line.strip("│|╭╮╰╯+─ ") for line in without_colours(box).splitlines()]
+    lines = [line.strip("│|╭╮╰╯+─ ") for line in box.splitlines()]
     useful: list[str] = []
     for line in [line for line in lines if line.strip("-")][1:]:
         if "full helptext" in line or line.startswith("Argument helptext"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,7 +80,6 @@ class ExportOptions:
 
 
 def predict(options: PredictOptions) -> None:
-    """Adapt, predict, write."""
     if options.out.suffix.lower() == ".png":
         raise DertsError(f"--out {options.out} is where the picture sheet goes: name it .csv")
     sheet = options.out.with_suffix(".png")
@@ -140,33 +140,26 @@ def sheet_images(
     from derts.report.pictures import SHEET_PICTURES
 
     broken = {str(path) for path, _ in lost}
-    examples: dict[str, list[Path]]
-    if (support / "store.json").is_file():
-        examples = {name: [] for one in found[:1] for name in one.probabilities}
-    else:
-        examples = class_folders(support)
+    names = [name for one in found[:1] for name in one.probabilities]
+    stored = (support / "store.json").is_file()
+    examples = {name: [] for name in names} if stored else class_folders(support)
     each = max(1, min(3, SHEET_PICTURES // 3 // max(len(examples), 1)))
     shown = [
         (image, f"example: {name}")
         for name, images in examples.items()
         for image in [one for one in images if str(one) not in broken][:each]
     ][: SHEET_PICTURES // 2]
-    ranked: list[tuple[int, int, Prediction]] = []  # the most probable of each label come first
-    for place, name in enumerate(examples):
-        ones = [one for one in found if one.label == name]
-        ones.sort(key=lambda one: -one.probability)
-        ranked += [(turn, place, one) for turn, one in enumerate(ones)]
-    ranked.sort(key=lambda entry: entry[:2])
-    chosen = ranked[: max(0, SHEET_PICTURES - len(shown))]
-    chosen.sort(key=lambda entry: entry[1])
+    ranked = sorted(found, key=lambda one: -one.probability)
+    turns = zip_longest(*([one for one in ranked if one.label == name] for name in examples))
+    chosen = [one for turn in turns for one in turn if one][: SHEET_PICTURES - len(shown)]
+    place = {name: number for number, name in enumerate(examples)}
     return shown + [
         (query / one.name, f"{one.label} {100 * one.probability:.0f}%\n{one.name}")
-        for _, _, one in chosen
+        for one in sorted(chosen, key=lambda one: place[one.label])
     ]
 
 
 def export(options: ExportOptions) -> None:
-    """Load, write."""
     if options.file.suffix not in (".safetensors", ".onnx"):
         raise DertsError(f"{options.file} ends in neither .safetensors nor .onnx: name it so")
     by_onnx = options.file.suffix == ".onnx"
@@ -180,8 +173,7 @@ def export(options: ExportOptions) -> None:
     if options.support is not None:
         from derts.onnx_file import save_onnx
 
-        classifier = model.adapt(options.support)
-        print_rows(("model", save_onnx(classifier, options.file)))
+        print_rows(("model", save_onnx(model.adapt(options.support), options.file)))
         return
     weights, card = model.save(options.file)
     print_rows(("model", weights), ("card", card))

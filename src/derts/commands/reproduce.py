@@ -67,7 +67,6 @@ class ReproduceOptions(QuietOptions):
 
 
 def reproduce(options: ReproduceOptions) -> None:
-    """List, run or report."""
     if options.dry_run and options.report:
         raise DertsError("--dry-run lists what would be run, --report what was: give one of them")
     if options.from_results is not None and not options.report:

@@ -86,7 +86,6 @@ class EvaluateOptions(DataOptions):
 
 
 def runs(options: RunsOptions) -> None:
-    """Look, print."""
     from derts.report.read import RunStory
     from derts.training.run_folder import Run
 
@@ -110,24 +109,18 @@ def runs(options: RunsOptions) -> None:
 
 
 def compare(options: CompareOptions) -> None:
-    """Read, print."""
     from derts.report import read
 
-    if not options.runs:
-        raise DertsError("no run is named: give two or more run folders (derts compare --help)")
     groups = read.group_runs(read.read_runs(options.runs))
-    comparison = read.comparison_of(groups)
-    if not comparison.results:
+    results = read.finished_results(groups)
+    if not results:
         raise DertsError("none of these runs is finished: wait, or derts train --resume RUN")
-    print(table_text(comparison.table()))
+    print(table_text(read.comparison_table(results)))
     if settings := read.settings_table(groups):
         print(f"\n{table_text(settings)}")
 
 
 def report(options: ReportOptions) -> None:
-    """Read, write, print."""
-    if not options.runs:
-        raise DertsError("no run is named: give at least one run folder (derts report --help)")
     if options.out.is_dir():
         raise DertsError(f"{options.out} is a folder: name a file, as {options.out}/report.html")
 
@@ -141,7 +134,6 @@ def report(options: ReportOptions) -> None:
 
 
 def evaluate(options: EvaluateOptions) -> None:
-    """Evaluate, print, and write the result beside the run's own."""
     from derts.config_file import with_values
     from derts.data import open_data
     from derts.files import write_json

@@ -62,7 +62,6 @@ class SelectOptions:
 
 
 def diagnose(options: DiagnoseOptions) -> None:
-    """Diagnose, print, draw."""
     from derts.config_file import as_values
     from derts.data import open_data
     from derts.diagnosis import diagnose as measure
@@ -97,7 +96,6 @@ def diagnose(options: DiagnoseOptions) -> None:
 
 
 def select(options: SelectOptions) -> None:
-    """Select, print."""
     from derts.facility_location import select_file
 
     found = select_file(**vars(options))

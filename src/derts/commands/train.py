@@ -76,28 +76,27 @@ class TrainOptions(QuietOptions):
             known, _ = early.parse_known_args(words)
         except argparse.ArgumentError as error:
             raise DertsError(f"{error.argument_name} names none: give a path after it") from None
-        if [] in known.layers:
-            raise DertsError(f"--preset names none: choose from {', '.join(PRESETS)}")
-        if known.seeds == []:
-            raise DertsError("--seeds names none: give one or more, as --seeds 0 1 2")
-        if known.seeds and known.seed is not None:
-            raise DertsError("--seed and --seeds do not go together: leave one out")
-        if known.seeds and known.resume is not None:
-            raise DertsError("--resume goes on by the run's own settings: leave out --seeds")
-        own = [known.resume / "config.toml"] if known.resume else []
-        seeds = known.resume.glob("seed-*/config.toml") if known.resume else []
-        own += sorted(seeds, key=lambda path: (len(path.parent.name), path.parent.name))
-        config = next((read_config(path) for path in own if path.is_file()), TrainConfig())
+        seeds, own = known.seeds, known.resume
+        refused = {
+            f"--preset names none: choose from {', '.join(PRESETS)}": [] in known.layers,
+            "--seeds names none: give one or more, as --seeds 0 1 2": seeds == [],
+            "--seed and --seeds do not go together: leave one out": seeds
+            and known.seed is not None,
+            "--resume goes on by the run's own settings: leave out --seeds": seeds and own,
+        }
+        for message in (message for message, wrong in refused.items() if wrong):
+            raise DertsError(message)
+        paths = list(own.glob("seed-*/config.toml")) if own else []
+        paths.sort(key=lambda path: (len(path.parent.name), path.parent.name))  # seed-2, seed-10
+        paths = [own / "config.toml", *paths] if own else []
+        config = next((read_config(path) for path in paths if path.is_file()), TrainConfig())
         for layer in known.layers:
-            if isinstance(layer[0], Path):
-                config = read_config(layer[0], config)
-            else:
-                config = apply_presets(layer, config)
+            given = isinstance(layer[0], Path)
+            config = read_config(layer[0], config) if given else apply_presets(layer, config)
         return TrainOptions(run=config)
 
 
 def train(options: TrainOptions) -> None:
-    """Train, print."""
     from derts.report.read import differing_settings
     from derts.training import resume
     from derts.training import train as run
@@ -146,11 +145,24 @@ def train(options: TrainOptions) -> None:
     reached = f"{result['accuracy']:.2f}% ± {result['interval']:.2f} on "
     reached += f"{len(result['accuracies'])} {result['split']} tasks"
     reached += f", weights of update {of}" if of != result["updates"] else ""
+    strategy, warmup = str(config.strategy.name), config.resolved().strategy.warmup
+    if strategy != "random" and warmup >= config.updates:
+        strategy += f", which never began: --strategy.warmup is {warmup}"
+    elif random := result["updates_at_random"]:
+        of_updates = f"{random} of {round(random / result['random_share'])} updates"
+        strategy += f", {of_updates} on random tasks: nothing to gain by a choice"
+    shares = [
+        f"{kind if name == 'select' else name} {100 * share:.0f}%"
+        for name, values in result["parts"].items()
+        for kind, share in values.items()
+        if share and (name == "select" or kind == "rounds")
+    ]
+    parts = f"{', '.join(shares)} of {result['rounds']} rounds"
     print_rows(
         ("learner", f"{config.learner.name}, {config.model.backbone}-{config.model.width}"),
         ("tasks", f"{tasks.way} way, {tasks.shot} shot, from {config.data}{rotated}"),
-        ("strategy", _strategy(config.resolved(), result)),
-        *[("parts", text) for text in _parts(result)],
+        ("strategy", strategy),
+        *([("parts", parts)] if shares else []),
         *[("note", text) for text in result["notes"]],
         ("updates", f"{result['updates']} in {training:.1f} s ({each:.1f} ms each)"),
         ("selection", f"{100 * share_of_selection(result['seconds']):.1f}% of that time"),
@@ -176,28 +188,6 @@ def _print_seeds(out: Path, folders: Sequence[Path], results: Sequence[dict[str,
         ("intervals", "95%, of a run over its test tasks, of the mean over seeds"),
         ("next", f"derts report {out}"),
     )
-
-
-def _strategy(config: TrainConfig, result: dict[str, Any]) -> str:
-    """The strategy's name, and where it did nothing, why."""
-    name, warmup = config.strategy.name, config.strategy.warmup
-    if name != "random" and warmup >= config.updates:
-        return f"{name}, which never began: --strategy.warmup is {warmup}"
-    if random := result["updates_at_random"]:
-        updates = round(random / result["random_share"])
-        return f"{name}, {random} of {updates} updates on random tasks: nothing to gain by a choice"
-    return name
-
-
-def _parts(result: dict[str, Any]) -> list[str]:
-    """Which parts of the method acted, in which share of the rounds."""
-    shares = [
-        f"{kind if name == 'select' else name} {100 * share:.0f}%"
-        for name, values in result["parts"].items()
-        for kind, share in values.items()
-        if share and (name == "select" or kind == "rounds")
-    ]
-    return [f"{', '.join(shares)} of {result['rounds']} rounds"] if shares else []
 
 
 def default_name(config: TrainConfig, with_seed: bool = True) -> str:

@@ -110,6 +110,7 @@ class Experiment:
         are there, whatever seed, and those of random sampling.
         """
         folder = self.out / "report"
+        files = {name: collect.result_file(folder, name, self.scale).name for name in self.names}
         runs: list[GridRun] = []
         held: collect.Results = {}
         if source is None:
@@ -118,14 +119,16 @@ class Experiment:
             seeds = sorted({*self.seeds, *seeds_in(self.out), *known})
             runs = make_runs(whole, seeds, self.scale, self.out)
             held = collect.collect(whole, runs, self.known)
-        else:
-            self._check_source(source)
+        elif not any((source / name).is_file() for name in files.values()):
+            there = ", ".join(file.name for file in collect.result_files(source)) or "none"
+            lacks = f"it has no {', '.join(files.values())}; there are {there}"
+            fix = "-x0.5: add --updates-scale 0.5; -augment: add --preset augment"
+            raise DertsError(f"no results at {source}: {lacks} ({fix})")
         folder.mkdir(parents=True, exist_ok=True)
         written: list[Path] = []
         for name in self.names:
             asked = [cell for cell in self.cells if cell.table == name]
-            file = collect.result_file(folder, name, self.scale)
-            made = file if source is None else source / file.name
+            file, made = folder / files[name], (source or folder) / files[name]
             if source is None:
                 table = with_references(cells(name))
                 written += collect.save_results(file, name, table, held, self.scale.notes())
@@ -139,15 +142,6 @@ class Experiment:
                 written.append(file.with_suffix(suffix))
             written += draw_pictures(name, runs, file, None if source is None else made)
         return written
-
-    def _check_source(self, source: Path) -> None:
-        """At least one of the named tables must have a file there; else say what is there."""
-        files = [collect.result_file(source, name, self.scale) for name in self.names]
-        if not any(file.is_file() for file in files):
-            there = ", ".join(file.name for file in collect.result_files(source)) or "none"
-            lacks = f"it has no {', '.join(file.name for file in files)}; there are {there}"
-            fix = "-x0.5: add --updates-scale 0.5; -augment: add --preset augment"
-            raise DertsError(f"no results at {source}: {lacks} ({fix})")
 
 
 def estimated_seconds(run: GridRun, device: str) -> tuple[float, str]:

@@ -69,33 +69,27 @@ def draw_pictures(
 
 
 def collect_curves(runs: Sequence[GridRun]) -> list[Curve]:
-    """What runs of figure2 have logged so far."""
+    """What runs of figure2 have logged so far: at each validation, the mean loss since the last."""
     found = []
     for run in runs:
-        if (run.folder / "events.jsonl").is_file():
+        points: list[tuple[Any, ...]] = []
+        losses: list[float] = []
+        logged = (run.folder / "events.jsonl").is_file()
+        for event in Run.open(run.folder).events() if logged else ():
+            if event["event"] == "update":
+                losses += [event["loss"]] if "loss" in event else []  # none: all were skipped
+            elif event["event"] == "validation" and losses:
+                loss = sum(losses) / len(losses)
+                points.append((event["update"], round(event["accuracy"], 4), round(loss, 6)))
+                losses = []
+        if points:
             panel = f"{run.setting.learner}, {100 * run.setting.noise:.0f}% noise"
-            if points := _logged(Run.open(run.folder)):
-                about = panel, run.setting.strategy, run.config.seed
-                found.append(Curve(*about, *zip(*points, strict=True)))
+            about = panel, run.setting.strategy, run.config.seed
+            found.append(Curve(*about, *zip(*points, strict=True)))
     return found
 
 
-def _logged(run: Run) -> list[tuple[Any, ...]]:
-    """(update, accuracy, mean loss since the one before) of each validation."""
-    points: list[tuple[Any, ...]] = []
-    losses: list[float] = []
-    for event in run.events():
-        if event["event"] == "update":
-            losses += [event["loss"]] if "loss" in event else []  # none: all updates were skipped
-        elif event["event"] == "validation" and losses:
-            loss = sum(losses) / len(losses)
-            points.append((event["update"], round(event["accuracy"], 4), round(loss, 6)))
-            losses = []
-    return points
-
-
 def save_curves(found: Sequence[Curve], path: Path) -> Path:
-    """Write curves as JSON."""
     lines = ",\n".join(json.dumps(asdict(curve)) for curve in found)
     write_atomically(path, f"[\n{lines}\n]\n".encode())
     return path

@@ -87,7 +87,6 @@ def as_html(report: TableReport) -> str:
 
 
 def print_report(report: TableReport) -> None:
-    """On standard output."""
     table = table_text([report.heading, *report.rows], len(HEAD))
     print(f"{report.name}: {report.title}\n\n{table}\n")
     print("\n".join(map(printable, report.notes)), end="\n\n")

@@ -15,7 +15,8 @@ from derts.report.pool_map import RANDOM, Atlas, PoolView, pool_views
 from derts.report.read import (
     KEPT_COLUMN,
     RunGroup,
-    comparison_of,
+    comparison_table,
+    finished_results,
     group_runs,
     read_runs,
     settings_table,
@@ -61,7 +62,6 @@ class ReportPage:
     figures: FigureSheet
 
     def save(self, path: Path | str) -> Path:
-        """Write the page."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, self.page.encode())
@@ -147,7 +147,7 @@ def _summary(groups: Sequence[RunGroup]) -> str:
     stories = [run for group in groups for run in group.runs]
     splits = [run.result["split"] for run in stories if run.result is not None]
     if splits:
-        rows = comparison_of(groups).table()
+        rows = comparison_table(finished_results(groups))
         ways = sorted({group.config.tasks.way for group in groups})
         chance = " or ".join(f"{100 / way:.0f}" for way in ways)
         about = SUMMARY.format(split=splits[0], chance=chance)

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,16 +32,13 @@ class RunStory:
 
     @property
     def name(self) -> str:
-        """The folder's name."""
         return self.run.path.resolve().name
 
     def named(self, event: str) -> list[Event]:
-        """All events of one kind."""
         return [found for found in self.events if found.get("event") == event]
 
     @property
     def last_update(self) -> int:
-        """The last update that was logged."""
         return max((int(event["update"]) for event in self.named("update")), default=0)
 
     @property
@@ -89,12 +86,10 @@ class RunGroup:
 
     @property
     def config(self) -> TrainConfig:
-        """The first run's config."""
         return self.runs[0].config
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds of its runs, ascending."""
         return sorted(run.config.seed for run in self.runs)
 
     @property
@@ -110,6 +105,8 @@ def read_runs(paths: Sequence[Path | str]) -> list[RunStory]:
         inner = sorted(file.parent for file in path.glob("*/config.toml"))
         folders = inner if inner and not (path / "config.toml").exists() else [path]
         found += [RunStory(Run.open(folder)) for folder in folders]
+    if not found:
+        raise DertsError("no run is named: give a run folder, or several (--help)")
     begun = [story for story in found if story.named("update")]
     for story in found:
         nothing = f"{story.run.path} has logged nothing yet"
@@ -172,60 +169,43 @@ def flat_values(config: TrainConfig) -> dict[str, Any]:
     return flat
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Results of several variants and seeds; the first variant is the one compared with."""
+def finished_results(groups: Sequence[RunGroup]) -> dict[str, list[Result]]:
+    """What the finished runs of each group have reached, by the group's name."""
+    results: dict[str, list[Result]] = {}
+    for group, run in ((one, run) for one in groups for run in one.runs):
+        if run.result is not None:
+            found = {**run.summary, "seed": run.config.seed, "accuracy": run.result["accuracy"]}
+            if group.config.tasks.noise == "none":
+                # where we added no noise, nobody knows which labels are wrong
+                found["noise"] = dict.fromkeys(found["noise"])
+            results.setdefault(group.name, []).append(found)
+    return results
 
-    results: list[Result]
 
-    def accuracies(self, variant: str) -> dict[int, float]:
-        """Accuracy by seed."""
-        found = [result for result in self.results if result["variant"] == variant]
-        return {result["seed"]: result["accuracy"] for result in found}
+def comparison_table(results: Mapping[str, Sequence[Result]]) -> Sequence[tuple[str, ...]]:
+    """Results by variant side by side, as text, the first row a heading.
 
-    def difference(self, variant: str, baseline: str) -> str:
-        """Paired difference over the seeds that both have, or that there are none."""
-        ours, theirs = self.accuracies(variant), self.accuracies(baseline)
-        found = paired_by_seed(ours, theirs)
-        if found is not None:
-            return found.shown("+")
-        mine, others = (", ".join(map(str, sorted(one))) for one in (ours, theirs))
-        return f"no seed in common: {mine or 'none'} against {others or 'none'}"
-
-    def table(self) -> list[tuple[str, ...]]:
-        """Rows of text, the first a heading; wrong labels only where they are known."""
-        variants = list(dict.fromkeys(result["variant"] for result in self.results))
-        columns = ("accuracy", f"against {variants[0]}", KEPT_COLUMN, "ms/update", "selection")
-        rows: list[tuple[str, ...]] = [("strategy", *columns)]
-        for name in variants:
-            results = [result for result in self.results if result["variant"] == name]
-            kept = _mean(result["noise"]["kept"] for result in results)
-            seconds = _mean(result["seconds_per_update"] or 0.0 for result in results) or 0.0
-            share = _mean(result["selection_share"] for result in results) or 0.0
-            accuracy = str(over_seeds(list(self.accuracies(name).values())))
-            difference = "" if name == variants[0] else self.difference(name, variants[0])
-            wrong = "" if kept is None else f"{100 * kept:.1f}%"
-            times = f"{1000 * seconds:.0f}", f"{100 * share:.1f}%"
-            rows.append((name, accuracy, difference, wrong, *times))
-        if any(row[3] for row in rows[1:]):
-            return rows
-        return [(*row[:3], *row[4:]) for row in rows]
+    Differences are paired by seed, against the first variant. Wrong labels only where known.
+    """
+    by_seed = {name: {one["seed"]: one["accuracy"] for one in results[name]} for name in results}
+    first, theirs = next(iter(by_seed.items()))
+    rows = [("strategy", "accuracy", f"against {first}", KEPT_COLUMN, "ms/update", "selection")]
+    for name, ours in by_seed.items():
+        gain = paired_by_seed(ours, theirs)
+        seeds = " against ".join(", ".join(map(str, sorted(one))) for one in (ours, theirs))
+        difference = gain.shown("+") if gain else f"no seed in common: {seeds}"
+        kept = _mean(one["noise"]["kept"] for one in results[name])
+        seconds = _mean(one["seconds_per_update"] or 0.0 for one in results[name]) or 0.0
+        share = _mean(one["selection_share"] for one in results[name]) or 0.0
+        wrong = "" if kept is None else f"{100 * kept:.1f}%"
+        numbers = wrong, f"{1000 * seconds:.0f}", f"{100 * share:.1f}%"
+        reached = str(over_seeds(list(ours.values())))
+        rows.append((name, reached, "" if name == first else difference, *numbers))
+    if any(row[3] for row in rows[1:]):
+        return rows
+    return [(*row[:3], *row[4:]) for row in rows]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-def comparison_of(groups: Sequence[RunGroup]) -> Comparison:
-    """The finished runs, the first group as what the others are compared with."""
-    results = []
-    for group, run in ((one, run) for one in groups for run in one.runs):
-        if run.result is not None:
-            found: Result = {**run.summary, "variant": group.name, "seed": run.config.seed}
-            found["accuracy"] = run.result["accuracy"]
-            if group.config.tasks.noise_kind == "none":
-                # where we added no noise, nobody knows which labels are wrong
-                found["noise"] = dict.fromkeys(found["noise"])
-            results.append(found)
-    return Comparison(results)
