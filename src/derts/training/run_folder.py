@@ -80,7 +80,8 @@ class Run:
         here, named = self.path.resolve(), self.config.data
         if (known := self._data_record()) is None:
             return named
-        likely = [named, here / known[1], *(one / Path(named).name for one in here.parents[:4])]
+        likely: list[Path | str] = [named, here / known[1]]
+        likely += [one / Path(named).name for one in here.parents[:4]]
         likely += [file.parent for one in here.parents[:2] for file in one.glob("*/store.json")]
         return next((str(one) for one in likely if _is_store(one, known[0])), None)
 
