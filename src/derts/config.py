@@ -283,15 +283,12 @@ class TrainConfig:
         for message in (message for message, wrong in refused.items() if wrong):
             raise DertsError(message)
         known, lr = KNOWN_GOOD[self.learner.name]["lr"], self.optimiser.lr
+        many = {"none": math.inf, "swap": 5.62, "tasks": 0.5}[self.tasks.noise_kind]
+        papers = PAPERS_WARMUP[self.learner.name] * (1 + (self.tasks.noise_level >= many))
+        warmup = papers if self.strategy.warmup < 0 else self.strategy.warmup
         return replace(
             self,
             learner=self.learner.resolved(),
             optimiser=replace(self.optimiser, lr=known if lr is None else lr),
-            strategy=replace(self.strategy, warmup=self._warmup()),
+            strategy=replace(self.strategy, warmup=warmup),
         )
-
-    def _warmup(self) -> int:
-        tasks, warmup = self.tasks, self.strategy.warmup
-        many = tasks.noise_level >= {"swap": 5.62, "tasks": 0.5}.get(tasks.noise_kind, math.inf)
-        paper = PAPERS_WARMUP[self.learner.name] * (1 + many)
-        return paper if warmup < 0 else warmup
