@@ -160,6 +160,8 @@ def test_levels_of_noise_that_were_settings_are_still_read(
     old: dict[str, object], noise: str
 ) -> None:
     assert with_values(TrainConfig(), {"tasks": old}, "old").tasks.noise == noise
+    before = TrainConfig(tasks=TaskConfig(noise=noise))
+    assert with_values(before, {"tasks": {**old, "noise": noise}}, "old") == before
 
 
 def test_missing_files_and_presets_are_named(tmp_path: Path) -> None:

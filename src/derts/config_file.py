@@ -92,7 +92,7 @@ def with_values(config: Config, values: Values, where: str, path: str = "") -> C
     for key, value in values.items():
         name = key.replace("-", "_")
         if path == "tasks." and name in NOISE_LEVELS:
-            kind = values.get("noise", getattr(config, "noise", ""))
+            kind = str(values.get("noise", getattr(config, "noise", ""))).partition(":")[0]
             if kind == NOISE_LEVELS[name]:
                 changes["noise"] = f"{kind}:{value}"
             continue
