@@ -29,13 +29,12 @@ Layer = tuple[torch.nn.Conv2d, BatchNorm]
 
 def can_fuse(backbone: torch.nn.Module, image_shape: Sequence[int]) -> TypeGuard[CNN4 | ResNet12]:
     """Whether `fused` knows the backbone, in its present mode, and the images' shape."""
-    norms = [module for module in backbone.modules() if isinstance(module, BatchNorm)]
-    if not all(map(is_plain, norms)):
+    if not isinstance(backbone, CNN4 | ResNet12):
         return False
-    if isinstance(backbone, CNN4):
-        return kernels_read(image_shape) and norms[0].num_features in (16, 32, 64, 128)
-    widths = (16, 32, 64, 128, 256, 512)
-    return isinstance(backbone, ResNet12) and all(norm.num_features in widths for norm in norms)
+    norms = [module for module in backbone.modules() if isinstance(module, BatchNorm)]
+    widths = (16, 32, 64, 128) if isinstance(backbone, CNN4) else (16, 32, 64, 128, 256, 512)
+    plain = all(is_plain(norm) and norm.num_features in widths for norm in norms)
+    return plain and (isinstance(backbone, ResNet12) or kernels_read(image_shape))
 
 
 def fused(
