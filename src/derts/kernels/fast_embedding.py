@@ -1,7 +1,5 @@
 """All that makes a learner fast: precision, kernels, patch sums, captured updates."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from typing import Any
 
