@@ -30,7 +30,7 @@ from derts.training import Trainer
 STRATEGIES: dict[str, Values] = {
     "random": {"strategy": {"name": "random"}},
     "derts": PRESETS["derts"],
-    "derts, without votes": {"strategy": {"name": "derts", "votes": False}},
+    "derts, pools of all images": {"strategy": {"name": "derts", "estimate": "logit-theta"}},
     "paper": {"strategy": PAPER},
     **{
         name: {"strategy": {"name": name}}

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,14 +129,18 @@ def test_a_setting_that_is_gone_is_read_with_the_value_that_is_left(tmp_path: Pa
     assert read_config(path) == TrainConfig(model=ModelConfig(width=8))
 
 
-@pytest.mark.parametrize(("pool", "votes", "images"), [(3200, True, 9600), (400, True, 2400),
-                                                       (3200, False, 0)])  # fmt: skip
-def test_the_images_of_a_pool_follow_from_its_size_and_votes(
-    pool: int, votes: bool, images: int
+@pytest.mark.parametrize(
+    ("pool", "estimate", "images"),
+    [(3200, "logit", 9600), (400, "logit", 2400), (3200, "logit-theta", 0)],
+)
+def test_the_images_of_a_pool_follow_from_its_size_and_estimate(
+    pool: int, estimate: Any, images: int
 ) -> None:
-    values = {"strategy": {"pool_images": images, "pool": pool, "votes": votes}}
+    values: dict[str, Any] = {
+        "strategy": {"pool_images": images, "pool": pool, "estimate": estimate}
+    }
     config = with_values(TrainConfig(), values, "old")
-    assert config.strategy == StrategyConfig(pool=pool, votes=votes)
+    assert config.strategy == StrategyConfig(pool=pool, estimate=estimate)
     assert config.strategy.pool_images == images
     values["strategy"]["pool_images"] = 6400
     with pytest.raises(DertsError, match=f"strategy.pool_images is gone: only {images} is left"):
@@ -154,6 +159,8 @@ def test_levels_of_noise_that_were_settings_are_still_read(
     old: dict[str, object], noise: str
 ) -> None:
     assert with_values(TrainConfig(), {"tasks": old}, "old").tasks.noise == noise
+    before = TrainConfig(tasks=TaskConfig(noise=noise))
+    assert with_values(before, {"tasks": {**old, "noise": noise}}, "old") == before
 
 
 def test_missing_files_and_presets_are_named(tmp_path: Path) -> None:

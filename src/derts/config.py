@@ -169,8 +169,7 @@ class StrategyConfig:
     """Share of the pool that is selected."""
     votes: bool = True
     """derts: relabel each image as most tasks of the pool have it. Helps where tasks are labelled
-    anew; labels that are wrong in the data set itself are the same in every task. Pools are then
-    drawn from three images per task, so that each has many votes, else from all."""
+    anew; labels that are wrong in the data set itself are the same in every task."""
     judge: str = "learner"
     """derts: who finds wrong labels of the data set, which are then left out or corrected.
     learner: the learner itself, at four looks while it trains. efficientnet-lite0: pretrained
@@ -186,7 +185,9 @@ class StrategyConfig:
     otherwise; facility location in every round, exact or by stochastic greedy (the paper's); or a
     uniform choice from the pool."""
     estimate: Literal["logit-theta", "logit", "last-layer", "feature", "error-profile"] = "logit"
-    """What stands for a task's gradient (docs/estimates.md)."""
+    """What stands for a task's gradient (docs/estimates.md). Pools are drawn from three images per
+    task, which costs less to embed and gives each more votes; with the paper's, logit-theta, from
+    all."""
     weights: Literal["counts", "none", "calibrated"] = "calibrated"
     """derts: pool tasks that a selected one stands for (the paper), all alike, or fitted so that
     the selection's gradient is the pool's."""
@@ -194,7 +195,7 @@ class StrategyConfig:
     @property
     def pool_images(self) -> int:
         """Different images that a pool is drawn from, enough of every class for a task (0: all)."""
-        return max(2400, 3 * self.pool) if self.votes else 0
+        return 0 if self.estimate == "logit-theta" else max(2400, 3 * self.pool)
 
 
 @dataclass(frozen=True)
@@ -284,15 +285,12 @@ class TrainConfig:
         for message in (message for message, wrong in refused.items() if wrong):
             raise DertsError(message)
         known, lr = KNOWN_GOOD[self.learner.name]["lr"], self.optimiser.lr
+        many = {"none": math.inf, "swap": 5.62, "tasks": 0.5}[self.tasks.noise_kind]
+        papers = PAPERS_WARMUP[self.learner.name] * (1 + (self.tasks.noise_level >= many))
+        warmup = papers if self.strategy.warmup < 0 else self.strategy.warmup
         return replace(
             self,
             learner=self.learner.resolved(),
             optimiser=replace(self.optimiser, lr=known if lr is None else lr),
-            strategy=replace(self.strategy, warmup=self._warmup()),
+            strategy=replace(self.strategy, warmup=warmup),
         )
-
-    def _warmup(self) -> int:
-        tasks, warmup = self.tasks, self.strategy.warmup
-        many = tasks.noise_level >= {"swap": 5.62, "tasks": 0.5}.get(tasks.noise_kind, math.inf)
-        paper = PAPERS_WARMUP[self.learner.name] * (1 + many)
-        return paper if warmup < 0 else warmup

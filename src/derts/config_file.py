@@ -121,7 +121,7 @@ def with_noise_level(tasks: Values, noise: str = "none") -> Values:
     >>> with_noise_level({"way": 5, "noise": "swap", "swap_rate": 5.0})
     {'way': 5, 'noise': 'swap:5.0'}
     """
-    kind = tasks.get("noise", noise)
+    kind = str(tasks.get("noise", noise)).partition(":")[0]
     found = {name: value for name, value in tasks.items() if name not in NOISE_LEVELS}
     for name in NOISE_LEVELS.keys() & tasks.keys():
         if NOISE_LEVELS[name] == kind:

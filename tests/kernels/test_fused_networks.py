@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from derts.data import ImageTable
-from derts.kernels.fused_cnn4 import can_fuse_cnn4, fused_cnn4
-from derts.kernels.fused_resnet12 import can_fuse_resnet12, fused_resnet12
+from derts.kernels.fused_networks import can_fuse
+from derts.kernels.fused_networks import fused as fused_network
 from derts.kernels.patch_sums import PatchSums
 from derts.models import CNN4, BatchNorm, ResNet12
 from derts.models.batch_norm import set_context
@@ -32,10 +32,13 @@ def backbone(kind: str, channels: int, size: tuple[int, int]) -> CNN4 | ResNet12
     return made.double()
 
 
-def fused(network: CNN4 | ResNet12, images: torch.Tensor, *rest: Any) -> torch.Tensor:
-    if isinstance(network, CNN4):
-        return fused_cnn4(network, images, *rest)
-    return fused_resnet12(network, images, rest[0], torch.float64, *rest[1:])
+def fused(
+    network: CNN4 | ResNet12,
+    images: torch.Tensor,
+    operations: Any,
+    products: torch.Tensor | None = None,
+) -> torch.Tensor:
+    return fused_network(network, images, operations, products, torch.float64)
 
 
 def pixels(count: int, size: tuple[int, int], channels: int) -> torch.Tensor:
@@ -98,16 +101,16 @@ def test_statistics_from_what_is_known_of_every_image(kind: str, plain_operation
 
 def test_which_networks_can_be_fused() -> None:
     cnn4 = CNN4(3, (84, 84), width=64)
-    assert can_fuse_cnn4(cnn4, (84, 84, 3))
-    assert not can_fuse_cnn4(cnn4, (85, 84, 3))
-    assert not can_fuse_cnn4(cnn4, (84, 84, 4))
-    assert not can_fuse_cnn4(CNN4(3, (84, 84), width=48), (84, 84, 3))
-    assert not can_fuse_cnn4(torch.nn.Flatten(), (84, 84, 3))
+    assert can_fuse(cnn4, (84, 84, 3))
+    assert not can_fuse(cnn4, (85, 84, 3))
+    assert not can_fuse(cnn4, (84, 84, 4))
+    assert not can_fuse(CNN4(3, (84, 84), width=48), (84, 84, 3))
+    assert not can_fuse(torch.nn.Flatten(), (84, 84, 3))
     set_context(cnn4, 4)
-    assert not can_fuse_cnn4(cnn4, (84, 84, 3))
+    assert not can_fuse(cnn4, (84, 84, 3))
     resnet12 = ResNet12(3, (32, 32), WIDTHS)
-    assert can_fuse_resnet12(resnet12)
-    assert not can_fuse_resnet12(ResNet12(3, (32, 32), (8, 16, 24, 32)))
-    assert not can_fuse_resnet12(torch.nn.Flatten())
+    assert can_fuse(resnet12, (32, 32, 3))
+    assert can_fuse(resnet12, (33, 32, 4))
+    assert not can_fuse(ResNet12(3, (32, 32), (8, 16, 24, 32)), (32, 32, 3))
     set_context(resnet12, 4)
-    assert not can_fuse_resnet12(resnet12)
+    assert not can_fuse(resnet12, (32, 32, 3))

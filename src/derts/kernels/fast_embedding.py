@@ -1,7 +1,5 @@
 """All that makes a learner fast: precision, kernels, patch sums, captured updates."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -11,8 +9,7 @@ from torch import Tensor, nn
 from derts.data.table import Table
 from derts.hardware import fast_math, send
 from derts.kernels import usable_on
-from derts.kernels.fused_cnn4 import can_fuse_cnn4, fused_cnn4
-from derts.kernels.fused_resnet12 import can_fuse_resnet12, fused_resnet12
+from derts.kernels.fused_networks import can_fuse, fused
 from derts.kernels.patch_sums import PatchSums, kernels_read
 from derts.models import CNN4, ResNet12
 from derts.models.embedding import Embedding
@@ -42,10 +39,8 @@ class FastEmbedding(Embedding):
         self, images: Tensor, dtype: torch.dtype, products: Tensor | None = None
     ) -> Tensor:
         flat = images.flatten(0, 1)
-        if self.kernels and can_fuse_cnn4(self.backbone, images.shape[2:]):
-            found = fused_cnn4(self.backbone, flat, _operations(), products)
-        elif self.kernels and can_fuse_resnet12(self.backbone):
-            found = fused_resnet12(self.backbone, flat, _operations(), torch.bfloat16, products)
+        if self.kernels and can_fuse(self.backbone, images.shape[2:]):
+            found = fused(self.backbone, flat, _operations(), products)
         else:
             found = self.run(self.backbone, flat, dtype)
         return found.to(dtype).reshape(*images.shape[:2], -1)
@@ -58,12 +53,8 @@ class FastEmbedding(Embedding):
 
     def products_pay(self, table: Table) -> bool:
         """Whether updates on these images are faster where their patch products are known."""
-        if not self.kernels:
-            return False
         shape = table.item_shape
-        return can_fuse_cnn4(self.backbone, shape) or (
-            can_fuse_resnet12(self.backbone) and kernels_read(shape)
-        )
+        return self.kernels and can_fuse(self.backbone, shape) and kernels_read(shape)
 
     def prepare_products(self, table: Table) -> None:
         if self.products_pay(table) and PatchSums.worthwhile(table):
@@ -86,10 +77,11 @@ class FastEmbedding(Embedding):
         """
         if not self.kernels or table.gathers_to != self.device:
             return False
-        if can_fuse_resnet12(self.backbone):
+        known = can_fuse(self.backbone, table.item_shape)
+        if known and isinstance(self.backbone, ResNet12):
             total: int = torch.cuda.get_device_properties(self.device).total_memory
             return total >= MEMORY_FOR_TWO
-        return can_fuse_cnn4(self.backbone, table.item_shape)
+        return known
 
     def fast_math(self) -> AbstractContextManager[None]:
         # trying out algorithms pays for batches of one size; pools and candidates come in any

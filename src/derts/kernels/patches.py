@@ -4,8 +4,6 @@ A row holds the 4×4 pixels that the four positions of a pooled cell see, four b
 (derts.kernels.pixels).
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

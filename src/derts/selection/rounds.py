@@ -164,13 +164,6 @@ class PoolStrategy(Strategy):
     def load_state_dict(self, state: State) -> None:
         if "round" not in state:  # the state of another strategy's warm-up has none
             return
-        self._check_state(state)
-        for name in STATE:
-            setattr(self, name, state[name])
-        self.batches = list(self.batches)
-        self._pool = self._ahead = None
-
-    def _check_state(self, state: State) -> None:
         batches, pool, rounds = state["batches"], self.config.pool, state["round"]
         rest, looks = state["random_batches"], state["random_looks"]
         sound = 0 <= state["position"] <= len(batches) and rounds >= bool(batches)
@@ -182,6 +175,10 @@ class PoolStrategy(Strategy):
             sound = sound and 0 <= int(indices.min()) <= int(indices.max()) < pool
         if not sound:
             raise ValueError("its round, position or tasks are impossible")
+        for name in STATE:
+            setattr(self, name, state[name])
+        self.batches = list(self.batches)
+        self._pool = self._ahead = None
 
     def _drawn(self, context: Context, number: int) -> DrawnPool:
         drawn = self.draw(context, number)

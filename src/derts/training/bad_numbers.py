@@ -72,7 +72,6 @@ class UpdateWindow:
     """One event's worth of updates, and the count of all that were skipped.
 
     values   [3] each: mean loss, mean accuracy, gradient norm of an update, where it was computed
-    looked   how many of the values have been looked at for bad numbers
     """
 
     def __init__(self) -> None:
@@ -82,7 +81,7 @@ class UpdateWindow:
 
     def begin(self, seconds: Mapping[str, float]) -> None:
         """Forget the updates of the last event; the clock stands at `seconds`."""
-        self.before, self.images, self.looked = dict(seconds), 0, 0
+        self.before, self.images = dict(seconds), 0
         self.values: list[Tensor] = []
 
     def remember(self, tasks: TaskPool, losses: Tensor) -> None:
@@ -91,10 +90,9 @@ class UpdateWindow:
         self.images += len(tasks) * (tasks.support.shape[1] + tasks.query.shape[1])
 
     def look(self, config: TrainConfig, update: int, log: Callable[[Event], None]) -> None:
-        """Log which updates were skipped since the last look; an error after IN_A_ROW. Waits."""
-        new, self.looked = self.values[self.looked :], len(self.values)
-        found = torch.stack(new).isfinite().all(1).tolist() if new else []
-        for number, finite in enumerate(found, update - len(new) + 1):
+        """Log which of the updates were skipped; an error after IN_A_ROW. Waits."""
+        found = torch.stack(self.values).isfinite().all(1).tolist()
+        for number, finite in enumerate(found, update - len(found) + 1):
             self.in_a_row = 0 if finite else self.in_a_row + 1
             if not finite:
                 self.skipped += 1
@@ -119,16 +117,14 @@ class UpdateWindow:
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint between two events."""
         values = torch.stack(self.values).cpu() if self.values else torch.zeros(0, 3)
-        window = {"before": dict(self.before), "values": values}
-        window |= {"images": self.images, "looked": self.looked}
+        window = {"before": dict(self.before), "values": values, "images": self.images}
         return {"window": window, "skipped": self.skipped, "skipped_in_a_row": self.in_a_row}
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
         """Go on from what `state_dict` described."""
         window = state["window"]
         self.begin(window["before"])
-        self.values = list(window["values"].to(device))
-        self.images, self.looked = window["images"], window["looked"]
+        self.values, self.images = list(window["values"].to(device)), window["images"]
         self.skipped, self.in_a_row = state["skipped"], state["skipped_in_a_row"]
 
 

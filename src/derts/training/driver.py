@@ -58,8 +58,11 @@ class Driver:
                 return result
             trainer.log({"event": "start", "update": trainer.update})
             advance(trainer.update)
-            while trainer.update < until:
-                stop = self._next_stop(until)
+            every = [step for step in (config.checkpoint_every, config.validate_every) if step]
+            while (update := trainer.update) < until:
+                stops = [(update // step + 1) * step for step in every]
+                stops += [stop for stop in (self._warmup_end, *self.points) if stop > update]
+                stop = min(*stops, until)
                 trainer.train(stop, advance, stopping)
                 if trainer.update < stop:
                     self._save()
@@ -92,13 +95,6 @@ class Driver:
             self.run.log(event)
         if self.listen is not None:
             self.listen(event)
-
-    def _next_stop(self, until: int) -> int:
-        update, config = self.trainer.update, self.trainer.config
-        every = [step for step in (config.checkpoint_every, config.validate_every) if step]
-        stops = [(update // step + 1) * step for step in every]
-        stops += [stop for stop in (self._warmup_end, *self.points) if stop > update]
-        return min(*stops, until)
 
     def _save(self) -> None:
         run, trainer = self.run, self.trainer

@@ -78,17 +78,12 @@ class Run:
         A store is known by its fingerprint. Built-in data is as the config names it.
         """
         here, named = self.path.resolve(), self.config.data
-
-        def likely(beside: str) -> Iterator[Path | str]:
-            yield from (named, here / beside)
-            yield from (one / Path(named).name for one in here.parents[:4])
-            for one in here.parents[:2]:
-                yield from (file.parent for file in one.glob("*/store.json"))
-
-        known = self._data_record()
-        if known is None:
+        if (known := self._data_record()) is None:
             return named
-        return next((str(one) for one in likely(known[1]) if _is_store(one, known[0])), None)
+        likely: list[Path | str] = [named, here / known[1]]
+        likely += [one / Path(named).name for one in here.parents[:4]]
+        likely += [file.parent for one in here.parents[:2] for file in one.glob("*/store.json")]
+        return next((str(one) for one in likely if _is_store(one, known[0])), None)
 
     def _data_record(self) -> tuple[object, str] | None:
         """Fingerprint of the data, and where it lay to the run."""

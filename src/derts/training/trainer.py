@@ -21,7 +21,7 @@ from derts.models import FeatureBackbone, FineTuned
 from derts.progress import Advance, Progress, silent, unheard
 from derts.selection import build_strategy
 from derts.selection.strategy import Context
-from derts.training.bad_numbers import IN_A_ROW, UpdateWindow, usable_losses
+from derts.training.bad_numbers import UpdateWindow, usable_losses
 from derts.training.checkpoint import weights_of
 from derts.training.drawing import TaskDrawer, evaluation_tasks, training_images
 from derts.training.label_looks import LabelLooks, label_obstacle
@@ -132,11 +132,9 @@ class Trainer:
             self.window.values.append(self.step())
             if self.looks is not None:
                 self.looks.look(self.update, self._progress)
-            at_event = self.update % LOG_EVERY == 0 or self.update == until
-            if at_event or self.update % IN_A_ROW == 0:
+            if self.update % LOG_EVERY == 0 or self.update == until:
                 self.clock.settle("update")  # or looking would wait for the GPU, uncounted
                 self.window.look(self.config, self.update, self.log)
-            if at_event:
                 advance(len(self.window.values), self._log_window())
 
     def step(self) -> torch.Tensor:
@@ -268,7 +266,7 @@ class Trainer:
         """Several processes stop at the same update, and ask each other only now and then."""
         if self.group.alone:
             return stopping()
-        return self.update % IN_A_ROW == 0 and self.group.any(stopping())
+        return self.update % LOG_EVERY == 0 and self.group.any(stopping())
 
     def _log_window(self) -> str:
         about = {"update": self.update, "lr": self.learning_rate(), "skipped": self.window.skipped}

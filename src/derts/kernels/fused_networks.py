@@ -1,12 +1,14 @@
-"""ResNet-12 with less memory traffic: every BatchNorm with what follows it is one pass.
+"""CNN4 and ResNet-12 with less memory traffic: the same functions of their parameters.
 
-The largest activations, those of the first block, have the most of it. There the convolutions of
-pixels get their BatchNorm folded in (derts.kernels.patch_sums), one kernel goes from pixels to the
-second convolution's input, and the shortcut is made by the kernel that ends the block.
+A BatchNorm behind a convolution of pixels becomes part of it (derts.kernels.patch_sums), and one
+kernel goes from pixels to CNN4's first pooled activation, or to the input of ResNet-12's second
+convolution, whose shortcut is made by the kernel that ends the block. Every other BatchNorm is one
+pass with what follows it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeGuard, cast
 
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from derts.kernels.patch_sums import Norm, folded, is_plain, kernels_read, norm_of
 from derts.models.batch_norm import BatchNorm
+from derts.models.cnn4 import CNN4, ConvBlock
 from derts.models.embedding import normalised
 from derts.models.resnet12 import SLOPE, ResidualBlock, ResNet12
 
@@ -24,37 +27,60 @@ if TYPE_CHECKING:
 Layer = tuple[torch.nn.Conv2d, BatchNorm]
 
 
-def can_fuse_resnet12(backbone: torch.nn.Module) -> TypeGuard[ResNet12]:
-    """Whether `fused_resnet12` knows the backbone in its present mode."""
-    if not isinstance(backbone, ResNet12):
+def can_fuse(backbone: torch.nn.Module, image_shape: Sequence[int]) -> TypeGuard[CNN4 | ResNet12]:
+    """Whether `fused` knows the backbone, in its present mode, and the images' shape."""
+    if not isinstance(backbone, CNN4 | ResNet12):
         return False
     norms = [module for module in backbone.modules() if isinstance(module, BatchNorm)]
-    widths = (16, 32, 64, 128, 256, 512)
-    return all(is_plain(norm) and norm.num_features in widths for norm in norms)
+    widths = (16, 32, 64, 128) if isinstance(backbone, CNN4) else (16, 32, 64, 128, 256, 512)
+    plain = all(is_plain(norm) and norm.num_features in widths for norm in norms)
+    return plain and (isinstance(backbone, ResNet12) or kernels_read(image_shape))
 
 
-def fused_resnet12(
-    backbone: ResNet12,
+def fused(
+    backbone: CNN4 | ResNet12,
     images: Tensor,
     operations: KernelOperations,
-    dtype: torch.dtype,
     products: Tensor | None = None,
+    dtype: torch.dtype = torch.bfloat16,
 ) -> Tensor:
     """uint8 [n, H, W, C] -> features [n, dim], as `backbone` of the normalised images gives.
 
-    `dtype` is that of the activations; `products`: the images' patch products, where they are
-    known.
+    `products`: the images' patch products, where they are known; `dtype`: that of activations.
     """
-    first, *others = backbone.blocks
-    assert isinstance(first, ResidualBlock)
+    if isinstance(backbone, CNN4):
+        return _cnn4(backbone, images, operations, products)
+    first, *others = cast(list[ResidualBlock], list(backbone.blocks))
     if kernels_read(images.shape[1:]):
         values = _first_block(first, images, operations, products)
     else:
         values = _block(first, normalised(images, dtype), operations)
     for block in others:
-        assert isinstance(block, ResidualBlock)
         values = _block(block, values, operations)
     return values.mean((2, 3), dtype=torch.promote_types(dtype, torch.float32))
+
+
+def _prepared(
+    images: Tensor, norm: BatchNorm, operations: KernelOperations, products: Tensor | None
+) -> tuple[Tensor, Tensor | None, int]:
+    """Pixels as kernels read them, patch products where a norm wants any, and how many pixels."""
+    prepared = operations.prepare(images)
+    if products is None and norm.training:
+        products = operations.patch_products(prepared, images.shape[3])
+    return prepared, products, images[..., 0].numel()
+
+
+def _cnn4(
+    backbone: CNN4, images: Tensor, operations: KernelOperations, products: Tensor | None
+) -> Tensor:
+    first, *others = cast(list[ConvBlock], list(backbone.blocks))
+    prepared, products, pixels = _prepared(images, first.norm, operations, products)
+    filters, shift = folded(first.norm, first.conv.weight, products, pixels)
+    values = operations.conv_relu_pool(prepared, filters, shift)
+    for block in others:
+        values = _conv(block.conv, values)
+        values = operations.norm_relu_pool(values, norm_of(block.norm, values, operations))
+    return values.flatten(1)
 
 
 def _first_block(
@@ -62,10 +88,7 @@ def _first_block(
 ) -> Tensor:
     """The same as `_block` of the normalised images."""
     ((conv, norm), *layers), (shortcut_conv, shortcut_norm) = _layers(block)
-    prepared = operations.prepare(images)
-    if products is None and norm.training:
-        products = operations.patch_products(prepared, images.shape[3])
-    pixels = images.shape[0] * images.shape[1] * images.shape[2]
+    prepared, products, pixels = _prepared(images, norm, operations, products)
     filters, shift = folded(norm, conv.weight, products, pixels)
     main = operations.conv_leaky(prepared, filters, shift, SLOPE)
     main, main_norm = _convolved(main, layers, operations)
