@@ -33,7 +33,7 @@ MOST_SCANS = 100  # of a JPEG: a camera writes ten, and each goes over the whole
 _STEP = 128  # images that a thread decodes at a time
 _TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 _ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
-_HEIF = re.compile(rb".{4}ftyp(hei|hev|mif1|msf1|avi)", re.DOTALL)
+_HEIF = re.compile(rb".{4}ftyp(hei|hev|mif1|msf1)", re.DOTALL)
 _HEIC_FIX = "convert it, or install pillow-heif"
 
 
@@ -183,7 +183,7 @@ def _reason(error: Exception, content: object) -> str:
     if isinstance(error, MemoryError):
         return "more pixels than fit into memory"
     if isinstance(error, UnidentifiedImageError):
-        if isinstance(content, bytes) and _HEIF.match(content):
+        if isinstance(content, bytes) and _HEIF.match(content) and "HEIF" not in formats():
             return f"it is HEIC, which is not read: {_HEIC_FIX}"
         return f"not an image of a known format: {', '.join(formats())}"
     text = (str(error) or type(error).__name__).splitlines()[0]
