@@ -105,6 +105,21 @@ def test_the_command_writes_a_table_and_a_picture_sheet(
     assert (tmp_path / "labels.csv").read_text() != "mine"
 
 
+def test_the_command_keeps_a_label_per_image_alone(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[Prediction] = []
+
+    def note(support: Path, query: Path, found: list[Prediction], lost: object) -> list[object]:
+        kept.extend(found)
+        return []
+
+    monkeypatch.setattr("derts.commands.predict.sheet_images", note)
+    where = ["--support", str(own / "support"), "--query", str(own / "query")]
+    assert run(["predict", str(own / "run"), *where, "--out", str(tmp_path / "labels.csv")]) == 0
+    assert [one.probabilities for one in kept] == [{}] * 22
+
+
 def test_the_sheet_shows_examples_and_every_label(own: Path) -> None:
     labels = sorted(path.name for path in (own / "support").iterdir())
     found = [
@@ -187,9 +202,10 @@ def test_eight_threads_get_the_answers_of_one(name: str, own: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_number_of_images(own: Path) -> None:
-    """Pixels and features are of some hundred images at a time; labels alone are kept."""
+    """Pixels, features and probabilities are of some hundred images at a time."""
     files = sorted((own / "query").iterdir())
-    classifier = untrained("protonet", 84, width=1).adapt({"a": files[:1], "b": files[1:2]})
+    classes = {str(number): files[:1] for number in range(200)}
+    classifier = untrained("protonet", 84, width=1).adapt(classes)
     told: list[tuple[int, float]] = []
 
     @contextmanager
@@ -203,10 +219,10 @@ def test_memory_does_not_grow_with_the_number_of_images(own: Path) -> None:
 
         yield advance
 
-    assert len(classifier.predict((files * 100)[:1800], progress=watch)) == 1800
+    assert sum(1 for _ in classifier.stream((files * 100)[:1800], progress=watch)) == 1800
     assert sum(count for count, _ in told) == 1800
     used = [megabytes for _, megabytes in told]
-    assert max(used) < used[4] + 12  # the pixels alone are 38 MB
+    assert max(used) < used[4] + 12  # the pixels alone are 38 MB, the probabilities 25 MB
 
 
 def test_what_is_left_out_is_said_in_the_last_lines(

@@ -76,6 +76,7 @@ def accuracies(
     >>> accuracies(learner, table, pool)
     tensor([0.2500, 0.2500])
     """
+    learner.check_way(pool)
     found = []
     with evaluation_mode(learner):
         for part in task_features(learner, images, pool, distinct=distinct):

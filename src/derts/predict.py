@@ -218,8 +218,17 @@ class Classifier:
         A model of features takes a file of features, or an array [n, d].
         An image that cannot be read is an error, or is put into `left_out`.
         """
+        return list(self.stream(query, left_out=left_out, progress=progress))
+
+    def stream(
+        self,
+        query: Path | str | Sequence[AnyImage],
+        *,
+        left_out: LeftOut | None = None,
+        progress: Progress = silent,
+    ) -> Iterator[Prediction]:
+        """As `predict`, one after the other; those before are not kept."""
         images = self.model.items(query)
-        found: list[Prediction] = []
         unit = "rows" if self.model.takes_features else "images"
         with progress("predicting", len(images), unit) as advance:
             for names, pixels in self.model.decoded(images, left_out):
@@ -234,9 +243,8 @@ class Classifier:
                 for name, row in zip(names, rows, strict=True):
                     shares = dict(zip(self.class_names, row, strict=True))
                     best = max(shares, key=shares.__getitem__)
-                    found.append(Prediction(name, best, shares[best], shares))
+                    yield Prediction(name, best, shares[best], shares)
                 advance(len(names))
-        return found
 
 
 def part_of(weights: Weights, prefix: str) -> Weights:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 
 from derts.cli import run
 from derts.data import decode, find_source, folders, open_store, prepare, verify_store
@@ -121,7 +123,7 @@ def test_photographs_that_are_not_read_are_counted(
     source = class_folders("source", "abc")
     for name in ("a/1.heic", "a/2.HEIC", "b/1.cr2", "b/2.psd", "b/notes.txt", "b/.3.heic"):
         (source / name).write_bytes(b"x")
-    (source / "c" / "renamed.jpg").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+    (source / "c" / "renamed.jpg").write_bytes(HEIC)
     Image.new("RGB", (9, 9)).save(source / "loose.png")
     words = ["data", "prepare", str(source), str(tmp_path / "store"), "--size", "8"]
     assert run(words) == 2
@@ -142,19 +144,47 @@ def test_photographs_that_are_not_read_are_counted(
     assert "class 'a' has no image that can be read: 2 files are HEIC" in capsys.readouterr().err
 
 
-def test_heic_is_read_where_pillow_heif_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
+
+
+@pytest.fixture
+def pillow_heif(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A stand-in for that package: a PNG after the beginning of a HEIC file."""
+
+    def register() -> None:
+        def factory(file: Any, name: object) -> PngImageFile:
+            return PngImageFile(io.BytesIO(file.read()[len(HEIC) :]))
+
+        Image.register_open("HEIF", factory, lambda start: start[4:12] == b"ftypheic")
+        Image.register_extension("HEIF", ".heic")
+
     stub = ModuleType("pillow_heif")
-    stub.register_heif_opener = lambda: Image.register_extension("HEIF", ".heic")  # type: ignore[attr-defined]
+    stub.register_heif_opener = register  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pillow_heif", stub)
     monkeypatch.setattr(Image, "EXTENSION", dict(Image.registered_extensions()))
+    monkeypatch.setattr(Image, "OPEN", dict(Image.OPEN))
+    monkeypatch.setattr(Image, "ID", list(Image.ID))
     for known in (decode.formats, folders._kinds):
         known.cache_clear()
-    try:
-        assert folders._kind("a.heic") == ""
-        assert decode.formats()[-1] == "HEIF"
-    finally:
-        for known in (decode.formats, folders._kinds):
-            known.cache_clear()
+    yield
+    for known in (decode.formats, folders._kinds):
+        known.cache_clear()
+
+
+def test_heic_is_read_where_pillow_heif_is_installed(
+    pillow_heif: None, class_folders: MakeImages, tmp_path: Path
+) -> None:
+    source = class_folders("source", "abc")
+    prepare(source, tmp_path / "plain", size=8)
+    for number, file in enumerate(sorted((source / "a").iterdir())):  # some of them renamed
+        file.with_suffix(".heic" if number % 2 else ".jpg").write_bytes(HEIC + file.read_bytes())
+        file.unlink()
+    assert prepare(source, tmp_path / "store", size=8).notes == ()
+    left, right = contents(tmp_path / "plain"), contents(tmp_path / "store")
+    assert all(left[name] == right[name] for name in left if name.endswith(".npy"))
+    (source / "a" / "0.heic").write_bytes(HEIC + b"damaged")
+    with pytest.raises(DertsError, match=r"a/0.heic in .*not an image of a known .*PPM, HEIF\)"):
+        prepare(source, tmp_path / "other", size=8)
 
 
 def test_categories_of_classes_are_not_merged(class_folders: MakeImages, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -16,6 +17,7 @@ from derts.clock import TRAINING_PHASES
 from derts.config import TrainConfig
 from derts.data import glyphs
 from derts.errors import DertsError
+from derts.report import pictures
 from derts.report.figures import PHASE_COLORS
 from derts.report.page import make_report, what_it_did
 from derts.report.pool_map import tasks_of_round
@@ -275,9 +277,23 @@ def test_long_names_leave_room_for_the_figures(demo_folder: Path, tmp_path: Path
     (twin / "config.toml").write_text(text)
     made = make_report([demo_folder / "random-seed0", twin])  # a warning would be an error
     assert "meta_batch=" in made.page
+    whole = {group.name for group in group_runs(read_runs([demo_folder / "random-seed0", twin]))}
     for name, (_, figure) in made.figures.figures.items():
         if not name.startswith("map"):
             assert figure.axes[0].get_position().width > 0.4, name
+        if name != "time":
+            texts = {text.get_text().replace("\n", " ") for text in figure.legends[0].get_texts()}
+            assert texts - {"chance: a class is guessed"} == whole
+
+
+def test_a_caption_under_a_picture_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(pictures, "save_figure", lambda figure, *_, **__: drawn.append(figure))
+    caption = "example: a rather long name of a class, number 03"
+    pictures.draw_sheet([Image.new("L", (8, 8))], [caption], tmp_path / "a.png", "title")
+    assert drawn[0].axes[0].texts[0].get_text().replace("\n", " ") == caption
 
 
 def test_a_run_whose_updates_were_skipped_has_a_page(demo_folder: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -98,14 +98,15 @@ def predict(options: PredictOptions) -> None:
     left_out = lost if options.skip_broken else None
     classifier = model.adapt(options.support, left_out=left_out)
     shown_how = silent if options.quiet else progress
-    found = classifier.predict(options.query, left_out=left_out, progress=shown_how)
     noun = "row" if model.takes_features else "image"
-    rows = [(noun, "label", "probability", *classifier.class_names)]
-    for one in found:
+    lines = [csv_bytes([(noun, "label", "probability", *classifier.class_names)])]
+    found: list[Prediction] = []
+    for one in classifier.stream(options.query, left_out=left_out, progress=shown_how):
         shares = [f"{share:.4f}" for share in (one.probability, *one.probabilities.values())]
-        rows.append((one.name, one.label, *shares))
+        lines.append(csv_bytes([(one.name, one.label, *shares)]))
+        found.append(replace(one, probabilities={}))  # of many images they fill the memory
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.out, csv_bytes(rows))
+    write_atomically(options.out, b"".join(lines))
     if not model.takes_features:
         drawn = sheet_images(options.support, options.query, found, lost)
         pictures = [to_picture(model.pixels(image)) for image, _ in drawn]
@@ -140,9 +141,11 @@ def sheet_images(
     from derts.report.pictures import SHEET_PICTURES
 
     broken = {str(path) for path, _ in lost}
-    names = [name for one in found[:1] for name in one.probabilities]
-    stored = (support / "store.json").is_file()
-    examples = {name: [] for name in names} if stored else class_folders(support)
+    examples: dict[str, list[Path]]
+    if (support / "store.json").is_file():
+        examples = {name: [] for name in sorted({one.label for one in found})}
+    else:
+        examples = class_folders(support)
     each = max(1, min(3, SHEET_PICTURES // 3 // max(len(examples), 1)))
     shown = [
         (image, f"example: {name}")

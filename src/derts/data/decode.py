@@ -32,7 +32,8 @@ MOST_PIXELS, MOST_BYTES = 90_000_000, 300_000_000  # of one image, and of its fi
 MOST_SCANS = 100  # of a JPEG: a camera writes ten, and each goes over the whole image
 _STEP = 128  # images that a thread decodes at a time
 _NOT_THE_IMAGES = (*DISK_FULL, errno.EMFILE, errno.ENFILE)  # errors that come of the system
-_HEIF = re.compile(rb".{4}ftyp(hei|hev|mif1|msf1|avi)", re.DOTALL)
+_HEIF = re.compile(rb".{4}ftyp(hei|hev|mif1|msf1)", re.DOTALL)
+_HEIC_FIX = "convert it, or install pillow-heif"
 
 
 @dataclass(frozen=True)
@@ -181,8 +182,8 @@ def _reason(error: Exception, content: object) -> str:
     if isinstance(error, MemoryError):
         return "more pixels than fit into memory"
     if isinstance(error, UnidentifiedImageError):
-        if isinstance(content, bytes) and _HEIF.match(content):
-            return "it is HEIC, which is not read: convert it, or install pillow-heif"
+        if isinstance(content, bytes) and _HEIF.match(content) and "HEIF" not in formats():
+            return f"it is HEIC, which is not read: {_HEIC_FIX}"
         return f"not an image of a known format: {', '.join(formats())}"
     text = (str(error) or type(error).__name__).splitlines()[0]
     return re.sub(r"<_io\.[^>]*>", "the file", text)[:120]
