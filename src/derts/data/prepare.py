@@ -228,10 +228,8 @@ class _Preparation:
 
     def decode(self, workers: int, progress: Progress) -> None:
         """Decode what is left."""
-        done = self.done.total()
-        title = f"preparing, {done:,} images done before" if done else "preparing"
-        total = sum(len(split) for split in self.splits.values()) - done
-        with progress(title, total=total, unit="images") as advance:
+        left = sum(map(len, self.splits.values())) - self.done.total()
+        with progress("preparing", total=left, unit="images") as advance:
             for name, split in self.splits.items():
                 start, shape = self.done[name], (self.size, self.channels)
                 for whole, pixels, broken in decode_all(split.images, start, *shape, workers):
