@@ -118,9 +118,7 @@ class FewShotModel:
         learner, trained, name = self.learner, self.config.tasks.way, self.config.learner.name
         if len(names) != trained:
             if name != "protonet":
-                wrong = (
-                    f"support has {len(names)} classes but this {name} was trained for {trained}"
-                )
+                wrong = f"{len(names)} classes but this {name} was trained for {trained}"
                 fix = f"give {trained}, train with --tasks.way {len(names)}, or use protonet"
                 raise DertsError(f"{wrong}: {fix}, which takes any number")
             # prototypes: nothing that was learned depends on their number

@@ -76,5 +76,5 @@ def test_all_classes_are_rotated_where_none_are_named_also_streamed_ones() -> No
 
 
 def test_images_that_are_not_square_are_refused() -> None:
-    with pytest.raises(DertsError, match=r"4 pixels wide and 6 high: leave out --tasks\.rotated"):
+    with pytest.raises(DertsError, match=r"rotated, not 4×6: leave out --tasks\.rotated"):
         with_rotated_classes(rectangles(height=6))

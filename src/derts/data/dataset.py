@@ -74,8 +74,8 @@ def _pairs(dataset: Any) -> Iterator[tuple[Any, Any]]:
             found = f"sample {index} of the dataset has columns {', '.join(map(str, sample))}"
             raise DertsError(f'{found}: rename two of them to "image" and "label"')
         else:
-            found = f"sample {index} of the dataset is a {type(sample).__name__}"
-            raise DertsError(f"{found} and no pair (image, label): wrap it in one of pairs")
+            kind = type(sample).__name__
+            raise DertsError(f"sample {index} is a {kind} and no pair (image, label): give pairs")
 
 
 def _as_pillow(image: Any, index: int) -> Image.Image:

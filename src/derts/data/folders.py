@@ -47,8 +47,7 @@ def split_by_class(
         fix = "add classes, or make the folders train/, val/ and test/ yourself"
         raise DertsError(f"{count} classes cannot be split into train, val and test: {fix}")
     if not (min(fractions) > 0 and abs(sum(fractions) - 1) <= 1e-6):  # nan is refused too
-        fix = "each must be above 0 and their sum 1, such as 0.64 0.16 0.2"
-        raise DertsError(f"split fractions are {fractions}: {fix}")
+        raise DertsError(f"split fractions are {fractions}: each must be above 0 and their sum 1")
     wanted = [max(1, round(count * fraction)) for fraction in fractions]
     while sum(wanted) != count:
         step = 1 if sum(wanted) < count else -1

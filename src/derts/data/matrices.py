@@ -125,8 +125,7 @@ def read_matrix(path: Path | str, labels: Path | None = None, *, labelled: bool 
     if labels is not None:
         names, given = _read_labels(labels, len(values), names)
     if given is None and labelled:
-        as_csv = "give --labels FILE, a CSV with a line per row"
-        fix = "save them as the array labels" if ending == ".npz" else as_csv
+        fix = "save them as the array labels" if ending == ".npz" else "give --labels FILE, a CSV"
         raise DertsError(f"{path} has no labels: {fix}")
     for what, texts in (("labels", given), ("names", names)):
         if texts is not None and len(texts) != len(values):

@@ -145,8 +145,7 @@ def prepare(
     if is_folder and destination.is_relative_to(found.path.resolve()):
         raise DertsError(f"{destination} lies inside the source: choose a place outside of it")
     if (min_images > 1 or class_level) and not is_folder:
-        wrong = f"min_images and class_level are for class folders, not {found.kind}"
-        raise DertsError(f"{wrong}: leave them out")
+        raise DertsError("min_images and class_level are for class folders: leave them out")
     listing = Listing(seed, split_fractions, min_images, class_level)
     with disk_errors(destination):
         splits = found.splits(listing)
@@ -229,10 +228,8 @@ class _Preparation:
 
     def decode(self, workers: int, progress: Progress) -> None:
         """Decode what is left."""
-        done = self.done.total()
-        title = f"preparing, {done:,} images done before" if done else "preparing"
-        total = sum(len(split) for split in self.splits.values()) - done
-        with progress(title, total=total, unit="images") as advance:
+        left = sum(map(len, self.splits.values())) - self.done.total()
+        with progress("preparing", total=left, unit="images") as advance:
             for name, split in self.splits.items():
                 start, shape = self.done[name], (self.size, self.channels)
                 for whole, pixels, broken in decode_all(split.images, start, *shape, workers):
@@ -266,9 +263,8 @@ class _Preparation:
             left = set(split.labels[kept].tolist())
             for index, file, reason in self.broken[name]:
                 if (label := int(split.labels[index])) not in left:
-                    which = f"class {split.class_names[label]!r} in {name}"
-                    why = f"has no image left that can be read ({file}: {reason})"
-                    raise DertsError(f"{which} {why}: replace its images, or remove it")
+                    lost = f"class {split.class_names[label]!r} in {name} has no image left"
+                    raise DertsError(f"{lost} ({file}: {reason}): replace its images, or remove it")
             images = split.images
             names = [images.name(index) for index in kept.tolist()] if images.root else None
             shape, labels = (self.size, self.size, self.channels), split.labels[kept]

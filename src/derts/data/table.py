@@ -122,9 +122,8 @@ class ImageTable(Table):
 
     def __post_init__(self) -> None:
         if self.items.dtype != torch.uint8 or self.items.ndim != 4:
-            found = f"{self.items.dtype} {list(self.items.shape)}"
-            wrong = f"images must be uint8 [n, height, width, channels], not {found}"
-            raise DertsError(f"{wrong}: convert them, for example with derts.data.from_dataset")
+            wrong = f"images are {self.items.dtype} {list(self.items.shape)} and must be uint8"
+            raise DertsError(f"{wrong} [n, height, width, channels]: use derts.data.from_dataset")
         super().__post_init__()
 
     @property
@@ -170,9 +169,8 @@ def with_rotated_classes(images: Table, classes: Sequence[str] | None = None) ->
         raise DertsError("features cannot be rotated: leave out --tasks.rotated")
     height, width, _ = images.item_shape
     if height != width:
-        wrong = f"only square images can be rotated, not {width} pixels wide and {height} high"
-        fix = f"leave out --tasks.rotated, or prepare the data again with --size {width}"
-        raise DertsError(f"{wrong}: {fix}")
+        wrong = f"only square images can be rotated, not {width}×{height}"
+        raise DertsError(f"{wrong}: leave out --tasks.rotated, or prepare with --size {width}")
     groups = images.class_indices(classes)
     names = tuple(classes or images.class_names)
     upright = images.gather(torch.cat(groups))

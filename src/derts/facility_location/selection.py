@@ -144,7 +144,8 @@ def select(
     tensor([1, 2])
     """
     points = _checked_points(gradients)
-    k, seed = whole_number("k", k, 1, len(points)), whole_number("seed", seed, 0, 2**63 - 1)
+    k = whole_number("k", k, 1, len(points), "the number of rows, ")
+    seed = whole_number("seed", seed, 0, 2**63 - 1)
     if engine not in (engines := get_args(Engine)):
         raise DertsError(f"engine is {engine!r}; choose one of {', '.join(engines)}")
     numbers: dict[str, Any] = {"epsilon": epsilon, "memory_limit_gib": memory_limit_gib}
@@ -225,14 +226,14 @@ def assign(distances: Distances, picks: Integers, nearest: Floats) -> Integers:
     return assignment
 
 
-def whole_number(name: str, value: Any, least: int, most: int) -> int:
+def whole_number(name: str, value: Any, least: int, most: int, which: str = "") -> int:
     """A value as a whole number in a range; an error if it is none."""
     try:
         number = index(value)
     except TypeError:
         raise DertsError(f"{name} is {value!r}; give a whole number, as int({name})") from None
     if not least <= number <= most:
-        raise DertsError(f"{name} is {number}; choose between {least} and {most}")
+        raise DertsError(f"{name} is {number}; choose between {least} and {which}{most}")
     return number
 
 

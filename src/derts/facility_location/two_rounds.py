@@ -45,7 +45,7 @@ def select_two_rounds(
     if rows.ndim != 2 or not 1 <= shares <= len(rows):
         wrong = f"{shares} shares of gradients of shape {list(rows.shape)}"
         raise DertsError(f"{wrong}; give a matrix [rows, dimensions] and at most one share per row")
-    k = whole_number("k", k, 1, len(rows))
+    k = whole_number("k", k, 1, len(rows), "the number of rows, ")
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
     parts = order.tensor_split(shares)
     each = min(len(rows) // shares, max(TWICE * k, PICKS // shares))

@@ -51,8 +51,7 @@ class ResNet12(nn.Module):
         widths: tuple[int, ...] = (64, 128, 256, 512),
     ) -> None:
         super().__init__()
-        if min(image_size) < 2 ** len(widths):
-            least = 2 ** len(widths)
+        if min(image_size) < (least := 2 ** len(widths)):
             wrong = f"resnet12 needs images of at least {least} pixels a side, not {image_size}"
             raise DertsError(f"{wrong}: prepare the data with a larger --size")
         self.blocks = nn.Sequential(

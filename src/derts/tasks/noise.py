@@ -37,8 +37,7 @@ class SwapNoise:
 
     def __post_init__(self) -> None:
         if min(self.rate, self.limit) < 0:
-            wrong = f"{self.rate} and {self.limit}"
-            raise DertsError(f"swap noise needs rate and limit of at least 0, not {wrong}")
+            raise DertsError(f"swap noise of rate {self.rate}, limit {self.limit}: give at least 0")
 
     def apply(self, slots: Integers, labels: Integers, random: Random) -> Noised:
         tasks, way, count = slots.shape
@@ -78,8 +77,7 @@ class TaskNoise:
 
     def __post_init__(self) -> None:
         if not (0 <= self.fraction <= 1 and 0 <= self.flip <= 1):
-            wrong = f"{self.fraction} and {self.flip}"
-            raise DertsError(f"task noise needs fraction and flip between 0 and 1, not {wrong}")
+            raise DertsError(f"task noise {self.fraction}, flip {self.flip}: give between 0 and 1")
 
     def apply(self, slots: Integers, labels: Integers, random: Random) -> Noised:
         tasks, way, _ = slots.shape

@@ -90,12 +90,10 @@ class TaskSampler:
             offers = f"{self.split!r} offers {classes}"
             raise DertsError(f"way {way} needs {way} classes but {offers}: {fix}")
         if self.sizes[smallest] < wanted:
-            raise DertsError(
-                f"class {self.class_names[smallest]!r} of {self.split!r} has "
-                f"{self.sizes[smallest]} images but shot {shot} + query {query} needs {wanted}: "
-                f"add images, leave the class out (derts data prepare --min-images {wanted}), or "
-                "lower --tasks.shot or --tasks.query"
-            )
+            which = f"class {self.class_names[smallest]!r} of {self.split!r}"
+            few = f"{self.sizes[smallest]} images but shot {shot} + query {query} needs {wanted}"
+            fix = f"lower --tasks.shot or --tasks.query, or leave it out (--min-images {wanted})"
+            raise DertsError(f"{which} has {few}: {fix}")
 
 
 def draw_distinct(sizes: Integers, count: int, random: Random) -> Integers:
