@@ -42,11 +42,12 @@ def embed_store(
     kept = str(Path(weights).resolve()) if Path(weights).is_file() else weights
     with progress("embedding", count, "images") as advance:
         contents = {
-            name: SplitContent.of(
-                network.embed_table(table, place, advance), item_names(data, name)
+            name: SplitContent(
+                network.blocks(table, place, advance), (network.dim,), table.labels,
+                table.class_names, table.categories, item_names(data, name),
             )
             for name, table in tables.items()
-        }
+        }  # fmt: skip
         origin = {"kind": "features of", "name": Path(data).name, "by": backbone}
         made_by = {"backbone": backbone, "weights": kept, "item_shape": list(shape)}
         return write_store(
