@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -31,7 +31,9 @@ Weights = Mapping[str, Tensor]
 class Pretrained(nn.Module):
     """A network with its own input size, colours and pooling; its BatchNorm stays as it was.
 
-    It takes (pixel − mean) / scale of pixels from 0 to 255; images are scaled to `size` a side.
+    size         pixels a side that it was trained on; other images are scaled to it
+    mean, scale  per colour: it takes (pixel − mean) / scale of pixels from 0 to 255
+
     Features are scaled to length 1: with one image per class that is worth ten points and more
     (benchmarks/pretrained.py), and with several it costs nothing.
     """
@@ -84,16 +86,22 @@ class Pretrained(nn.Module):
             found = [self(normalised(part, torch.float32)) for part in flat.split(AT_ONCE)]
         return torch.cat(found).reshape(*images.shape[:-3], self.dim)
 
+    def blocks(
+        self, table: Table, device: torch.device, advance: Advance = unheard
+    ) -> Iterator[Tensor]:
+        """Features of a table's images, some at a time, on the CPU."""
+        for part in torch.arange(len(table)).split(AT_ONCE):
+            yield self.embed(table.gather(part).to(device)).cpu()
+            advance(len(part))
+
     def embed_table(
         self, table: Table, device: torch.device, advance: Advance = unheard
     ) -> FeatureTable:
-        """The features of a table's images as a table, on the CPU."""
-        found = []
-        for part in torch.arange(len(table)).split(AT_ONCE):
-            found.append(self.embed(table.gather(part).to(device)).cpu())
-            advance(len(part))
-        about = table.class_names, table.split, table.categories
-        return FeatureTable(torch.cat(found), table.labels, *about)
+        """The features of a table's images as a table."""
+        features = torch.cat(list(self.blocks(table, device, advance)))
+        return FeatureTable(
+            features, table.labels, table.class_names, table.split, table.categories
+        )
 
     def check_images(self, shape: Sequence[int]) -> None:
         """Refuse images of (height, width, channels) that are far too small; say if small."""
