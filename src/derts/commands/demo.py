@@ -104,6 +104,7 @@ def demo(options: DemoOptions) -> None:
 
 def _wrong_labels(options: DemoOptions) -> None:
     from derts.cli import dispatch
+    from derts.report.read import comparison_table
 
     folder, quiet = options.out, ["--quiet"] * options.quiet
     wrong, cleaned, judge = (folder / name for name in ("wrong-glyphs", "clean-glyphs", "judge"))
@@ -125,17 +126,15 @@ def _wrong_labels(options: DemoOptions) -> None:
     train(wrong, judge, max(1, updates // 2))  # a longer one overfits the wrong labels
     step("inspect", judge, "--score")
     step("clean", judge, cleaned)
-    rows = []
+    results: dict[str, list[Any]] = {}
     for name, data in {"true": LABELS_DATA, "a fifth wrong": wrong, "cleaned": cleaned}.items():
-        found = []
         for seed in range(options.seeds):
             out = folder / f"{name.replace(' ', '-')}-seed{seed}"
             train(data, out, updates, seed)
-            found.append(json.loads((out / "result.json").read_text())["accuracy"])
-        each = ", ".join(f"{accuracy:.1f}" for accuracy in found)
-        rows.append(f"{name:<14} {sum(found) / len(found):5.1f}   ({each})")
+            results.setdefault(name, []).append(json.loads((out / "result.json").read_text()))
+    heading, *rows = comparison_table(results)
     print(
-        f"\nAccuracy in % on test tasks after {updates} updates (each seed); labels trained on:\n"
-        + "\n".join(rows)
-        + f"\nThe judge was trained for {max(1, updates // 2)} updates more."
+        f"\nAccuracy in % on test tasks after {updates} updates, by the labels trained on:\n\n"
+        f"{table_text([('labels', *heading[1:]), *rows])}\n\n"
+        f"The judge was trained for {max(1, updates // 2)} updates more."
     )
