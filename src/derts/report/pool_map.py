@@ -196,14 +196,15 @@ class PoolView:
 
 
 def pool_views(groups: Sequence[RunGroup], atlas: Atlas, data: str | None) -> list[PoolView]:
-    """A view for each group that kept a round."""
+    """A view for each group that kept a round: of its first run that did."""
     views: list[PoolView] = []
     opened: dict[str, Table] = {}
     for group in groups:
-        if group.newest_round is not None:
-            run, record = group.newest_round
-            tasks = tasks_of_round(run.config, record, opened, data or run.run.found_data())
-            views.append(PoolView(group, record, tasks, atlas, len(views)))
+        for run in group.runs:
+            if (record := run.newest_round) is not None:
+                tasks = tasks_of_round(run.config, record, opened, data or run.run.found_data())
+                views.append(PoolView(group, record, tasks, atlas, len(views)))
+                break
     return views
 
 
