@@ -50,6 +50,12 @@ class RunStory:
         return f"{now} at update {self.last_update} of {self.config.updates}"
 
     @property
+    def reached(self) -> str:
+        """Accuracy and interval; nothing while the run is not finished."""
+        found = self.result
+        return f"{found['accuracy']:.2f} ± {found['interval']:.2f}" if found else ""
+
+    @property
     def newest_round(self) -> RoundRecord | None:
         """The last round of which every task is kept."""
         files = self.run.round_files()
