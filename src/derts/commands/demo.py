@@ -60,7 +60,6 @@ def demo(options: DemoOptions) -> None:
     from derts.config_file import apply_presets, with_values
     from derts.data import open_data
     from derts.files import write_atomically, write_json
-    from derts.progress import progress
     from derts.report.page import make_report
     from derts.report.read import comparison_table, finished_results, group_runs, read_runs
     from derts.training.run import train_in
@@ -71,7 +70,7 @@ def demo(options: DemoOptions) -> None:
         values["updates"] = options.updates
     base = with_values(apply_presets(["demo"]), values, "the demo")
     total, tables, results, runs = 2 * options.seeds * base.updates, open_data(DATA), [], []
-    shown = progress("demo", total, "updates", quiet=options.quiet)
+    shown = options.progress("demo", total, "updates")
     with shown as advance, TemporaryDirectory() as warm_ups:
         for seed, name in itertools.product(range(options.seeds), ("random", "derts")):
 

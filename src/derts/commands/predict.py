@@ -90,15 +90,13 @@ def predict(options: PredictOptions) -> None:
     from derts.data.folders import count_unread, unread_note
     from derts.files import csv_bytes, write_atomically
     from derts.model_files import load_model
-    from derts.progress import progress, silent
     from derts.report.pictures import draw_sheet, to_picture
 
     model = load_model(options.model, options.weights)
     lost: LeftOut = []
     left_out = lost if options.skip_broken else None
     classifier = model.adapt(options.support, left_out=left_out)
-    shown_how = silent if options.quiet else progress
-    found = classifier.predict(options.query, left_out=left_out, progress=shown_how)
+    found = classifier.predict(options.query, left_out=left_out, progress=options.progress)
     noun = "row" if model.takes_features else "image"
     rows = [(noun, "label", "probability", *classifier.class_names)]
     for one in found:
