@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -92,9 +93,8 @@ def seconds_per_update(events: Iterable[Mapping[str, Any]], warmup: int) -> floa
 
 def selection_share(events: Iterable[Mapping[str, Any]], warmup: int) -> float:
     """Share of the training time after the warm-up that went into choosing tasks."""
-    spent: dict[str, float] = {}
+    spent: Counter[str] = Counter()
     for event in events:
         if event["event"] == "update" and event["update"] > warmup:
-            for name, seconds in event["seconds"].items():
-                spent[name] = spent.get(name, 0.0) + seconds
+            spent.update(event["seconds"])
     return round(share_of_selection(spent), 6)

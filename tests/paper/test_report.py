@@ -27,7 +27,6 @@ def result(seed: int, right: int, updates: int = 10000, **values: Any) -> CellRe
     """Two test tasks of 100 questions each."""
     known: dict[str, Any] = {
         "seconds_per_update": 0.5,
-        "seconds_with_evaluation": 0.6,
         "config": {"seed": seed},
         "code": {"source": "0123", "dirty": False},
     }
@@ -241,7 +240,7 @@ def test_results_as_json_give_the_same_report(tmp_path: Path, ablation: Results)
 @pytest.mark.parametrize(
     "values",
     [{"correct": []}, {"correct": [-1]}, {"correct": [10**6]}, {"correct": "abc"}, {"seed": "x"},
-     {"questions": None}, {"seconds_with_evaluation": None}, {"random_share": "x"}],
+     {"questions": None}, {"random_share": "x"}],
 )  # fmt: skip
 def test_impossible_results_are_one_line(
     values: dict[str, object], tmp_path: Path, ablation: Results

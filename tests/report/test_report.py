@@ -113,7 +113,8 @@ def test_the_page_says_what_the_demo_printed(demo_folder: Path) -> None:
 
 def test_pictures_only_of_the_very_data(demo_folder: Path) -> None:
     story = read_runs([demo_folder / "derts-seed0"])[0]
-    record = story.kept_rounds[-1]
+    record = story.newest_round
+    assert record is not None
     found = tasks_of_round(story.config, record, {})
     assert not isinstance(found, str)
     given = found[1].mislabelled()  # the record has what is left after votes

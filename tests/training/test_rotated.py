@@ -61,7 +61,8 @@ def test_strategies_train_on_rotated_classes(name: str, letters: Tables) -> None
 def test_a_report_has_the_rotated_tasks_of_a_round(tmp_path: Path) -> None:
     train(CONFIG, out=tmp_path / "run")
     story = read_runs([tmp_path / "run"])[0]
-    found = tasks_of_round(story.config, story.kept_rounds[-1], {})
+    assert story.newest_round is not None
+    found = tasks_of_round(story.config, story.newest_round, {})
     assert not isinstance(found, str)
     images, pool = found
     assert pool.classes is not None

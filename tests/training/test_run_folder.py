@@ -66,6 +66,6 @@ def test_tensorboard_or_a_clear_refusal(
 
 def test_tensorboard_gets_every_event(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
-    listen = tensorboard_listener(tmp_path / "board")
+    listen = tensorboard_listener(tmp_path)
     listen({"event": "update", "update": 3, "loss": 0.5})
-    assert any((tmp_path / "board").iterdir())
+    assert any((tmp_path / "tensorboard").iterdir())

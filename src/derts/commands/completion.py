@@ -1,6 +1,5 @@
 """derts completion"""
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -86,22 +85,21 @@ def _options(kind: Any, path: str = "--") -> Iterator[tuple[str, list[str]]]:
 
 
 def bash_script() -> str:
-    following: dict[str, list[str]] = {"  ": []}  # what may follow the words typed so far
+    following: dict[str, list[str]] = {'"  "': []}  # by a pattern for the words typed so far
     values: dict[str, list[str]] = {}
     for name, options in command_options().items():
         values |= {option: words for option, words in options.items() if words}
         first, *second = name.split()
-        following["  "].append(first)
+        following['"  "'].append(first)
         if second:
-            following.setdefault(f" {first} ", []).extend(second)
-        following[f" {name} *"] = list(options)
-    cases = [
-        f"    {'*'.join(shlex.quote(part) if part else '' for part in words.split('*'))}) "
-        f'words="{" ".join(sorted(set(found)))}";;'
-        for words, found in following.items()
+            following.setdefault(f'" {first} "', []).extend(second)
+        following[f'" {name} "*'] = list(options)
+    cases = {pattern: sorted(set(words)) for pattern, words in following.items()}
+    parts = [
+        "\n".join(f'    {pattern}) words="{" ".join(words)}";;' for pattern, words in of.items())
+        for of in (values, cases)
     ]
-    after = [f'    {option}) words="{" ".join(words)}";;' for option, words in values.items()]
-    return BASH.format(cases="\n".join(cases), values="\n".join(after))
+    return BASH.format(values=parts[0], cases=parts[1])
 
 
 def fish_script() -> str:

@@ -9,6 +9,7 @@ import tyro
 
 from derts.commands.parse import QuietOptions, unset
 from derts.errors import DertsError, printable
+from derts.progress import progress
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,6 @@ def prepare(options: PrepareOptions) -> None:
     from derts.data import prepare as make
     from derts.data import prepare_matrix
     from derts.data.matrices import is_matrix
-    from derts.progress import progress
 
     if is_matrix(options.source):
         notes: Sequence[str] = prepare_matrix(
@@ -154,11 +154,10 @@ def prepare(options: PrepareOptions) -> None:
 
 def embed(options: EmbedOptions) -> None:
     from derts.embed import embed_store
-    from derts.progress import progress, silent
 
     values = asdict(options)
-    shown = silent if values.pop("quiet") else progress
-    embed_store(values.pop("store"), **values, progress=shown)
+    del values["quiet"]
+    embed_store(values.pop("store"), **values, progress=options.progress)
     info(InfoOptions(options.destination))
 
 
@@ -186,7 +185,6 @@ def info(options: InfoOptions) -> None:
 
 def verify(options: VerifyOptions) -> None:
     from derts.data import verify_store
-    from derts.progress import progress
 
     verify_store(options.store, progress)
     print(f"{options.store}: every array and name is as it was written")

@@ -60,7 +60,6 @@ def demo(options: DemoOptions) -> None:
     from derts.config_file import apply_presets, with_values
     from derts.data import open_data
     from derts.files import write_atomically, write_json
-    from derts.progress import progress
     from derts.report.page import make_report
     from derts.report.read import comparison_table, finished_results, group_runs, read_runs
     from derts.training.run import train_in
@@ -71,7 +70,7 @@ def demo(options: DemoOptions) -> None:
         values["updates"] = options.updates
     base = with_values(apply_presets(["demo"]), values, "the demo")
     total, tables, results, runs = 2 * options.seeds * base.updates, open_data(DATA), [], []
-    shown = progress("demo", total, "updates", quiet=options.quiet)
+    shown = options.progress("demo", total, "updates")
     with shown as advance, TemporaryDirectory() as warm_ups:
         for seed, name in itertools.product(range(options.seeds), ("random", "derts")):
 
@@ -104,6 +103,7 @@ def demo(options: DemoOptions) -> None:
 
 def _wrong_labels(options: DemoOptions) -> None:
     from derts.cli import dispatch
+    from derts.report.read import comparison_table
 
     folder, quiet = options.out, ["--quiet"] * options.quiet
     wrong, cleaned, judge = (folder / name for name in ("wrong-glyphs", "clean-glyphs", "judge"))
@@ -125,17 +125,15 @@ def _wrong_labels(options: DemoOptions) -> None:
     train(wrong, judge, max(1, updates // 2))  # a longer one overfits the wrong labels
     step("inspect", judge, "--score")
     step("clean", judge, cleaned)
-    rows = []
+    results: dict[str, list[Any]] = {}
     for name, data in {"true": LABELS_DATA, "a fifth wrong": wrong, "cleaned": cleaned}.items():
-        found = []
         for seed in range(options.seeds):
             out = folder / f"{name.replace(' ', '-')}-seed{seed}"
             train(data, out, updates, seed)
-            found.append(json.loads((out / "result.json").read_text())["accuracy"])
-        each = ", ".join(f"{accuracy:.1f}" for accuracy in found)
-        rows.append(f"{name:<14} {sum(found) / len(found):5.1f}   ({each})")
+            results.setdefault(name, []).append(json.loads((out / "result.json").read_text()))
+    heading, *rows = comparison_table(results)
     print(
-        f"\nAccuracy in % on test tasks after {updates} updates (each seed); labels trained on:\n"
-        + "\n".join(rows)
-        + f"\nThe judge was trained for {max(1, updates // 2)} updates more."
+        f"\nAccuracy in % on test tasks after {updates} updates, by the labels trained on:\n\n"
+        f"{table_text([('labels', *heading[1:]), *rows])}\n\n"
+        f"The judge was trained for {max(1, updates // 2)} updates more."
     )

@@ -205,7 +205,6 @@ def _judge(
     """A run's data judged by its model, or features as they are; and where the data is."""
     from derts.data import describe_store, open_data, open_store, read_matrix
     from derts.labels.judged import chosen_splits, judge_items
-    from derts.progress import progress, silent
     from derts.training.run import open_trainer
     from derts.training.run_folder import Run
 
@@ -218,7 +217,7 @@ def _judge(
         chosen = chosen_splits(tables, split)
         learner = open_trainer(run, tables).learner
         count = sum(map(len, chosen.values()))
-        with progress("inspecting", count, "images", quiet=options.quiet) as advance:
+        with options.progress("inspecting", count, "images") as advance:
             return judge_items(learner, chosen, data, advance), data
     assert source is not None
     if source.is_dir():
@@ -227,7 +226,7 @@ def _judge(
             raise DertsError(f"{source} is a store of images: {fix}")
         return judge_items(None, chosen_splits(open_store(source), split), str(source)), str(source)
     matrix = read_matrix(source, options.labels)
-    for note in matrix.check(silent if options.quiet else progress):
+    for note in matrix.check(options.progress):
         print(printable(note))
     if len(set(matrix.labels or ())) < 2:
         raise DertsError(f"{source} has one class: give rows of two classes or more")

@@ -15,6 +15,7 @@ import tyro
 
 from derts.config import check_ranges
 from derts.errors import DertsError, printable
+from derts.progress import Progress, progress, silent
 
 Options = TypeVar("Options")
 
@@ -68,6 +69,10 @@ class QuietOptions:
 
     quiet: bool = False
     """No progress, just the result."""
+
+    @property
+    def progress(self) -> Progress:
+        return silent if self.quiet else progress
 
 
 def _reason(box: str) -> str:

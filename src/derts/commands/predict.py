@@ -90,18 +90,16 @@ def predict(options: PredictOptions) -> None:
     from derts.data.folders import count_unread, unread_note
     from derts.files import csv_bytes, write_atomically
     from derts.model_files import load_model
-    from derts.progress import progress, silent
     from derts.report.pictures import draw_sheet, to_picture
 
     model = load_model(options.model, options.weights)
     lost: LeftOut = []
     left_out = lost if options.skip_broken else None
     classifier = model.adapt(options.support, left_out=left_out)
-    shown_how = silent if options.quiet else progress
     noun = "row" if model.takes_features else "image"
     lines = [csv_bytes([(noun, "label", "probability", *classifier.class_names)])]
     found: list[Prediction] = []
-    for one in classifier.stream(options.query, left_out=left_out, progress=shown_how):
+    for one in classifier.stream(options.query, left_out=left_out, progress=options.progress):
         shares = [f"{share:.4f}" for share in (one.probability, *one.probabilities.values())]
         lines.append(csv_bytes([(one.name, one.label, *shares)]))
         found.append(replace(one, probabilities={}))  # of many images they fill the memory

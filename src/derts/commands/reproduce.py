@@ -1,19 +1,14 @@
 """derts reproduce"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from derts.commands.parse import QuietOptions, unset
 from derts.config import within
 from derts.errors import DertsError
-
-if TYPE_CHECKING:
-    from derts.paper.experiment import Experiment
 
 
 @dataclass(frozen=True)
@@ -67,24 +62,25 @@ class ReproduceOptions(QuietOptions):
 
 
 def reproduce(options: ReproduceOptions) -> None:
+    source, known = options.from_results, options.known
     if options.dry_run and options.report:
         raise DertsError("--dry-run lists what would be run, --report what was: give one of them")
-    if options.from_results is not None and not options.report:
+    if source is not None and not options.report:
         raise DertsError("--from reads results for a report: add --report")
-    if options.from_results is not None and options.known is not None:
+    if source is not None and known is not None:
         raise DertsError("--from reports nothing but what it names, --known adds to runs: give one")
 
+    from derts.data import open_data
+    from derts.files import locked
     from derts.paper.cells import chosen_names
     from derts.paper.experiment import Experiment
-    from derts.paper.grid import find_devices
+    from derts.paper.grid import find_devices, run_grid, run_on_ray
     from derts.paper.runs import Scale, parse_datasets
 
     scale = Scale(parse_datasets(options.dataset), options.updates_scale, options.preset)
-    names = chosen_names(options.names)
-    experiment = Experiment(
-        names, options.only, range(options.seeds), scale, options.out, options.known
-    )
-    if options.known is not None:
+    names, seeds = chosen_names(options.names), range(options.seeds)
+    experiment = Experiment(names, options.only, seeds, scale, options.out, known)
+    if known is not None:
         print(experiment.told_of_known())
     for name in names:
         if name not in experiment.names:
@@ -92,27 +88,16 @@ def reproduce(options: ReproduceOptions) -> None:
     if options.dry_run:
         print(experiment.plan(find_devices(options.devices)))
         return
-    if not options.report:
-        _run(experiment, options)
-    for path in experiment.write_reports(options.from_results):
+    if not options.report and (runs := experiment.to_run()):
+        with locked(options.out):
+            if options.on == "ray":
+                endings = run_on_ray(runs, options.quiet)
+            else:
+                for data in dict.fromkeys(run.config.data for run in runs):
+                    open_data(data)  # one line for what would fail in every run
+                endings = run_grid(runs, find_devices(options.devices), options.quiet)
+        if endings.failed and endings.finished and not endings.stopped:
+            experiment.write_reports(None)
+        endings.check()
+    for path in experiment.write_reports(source):
         print(f"written  {path}")
-
-
-def _run(experiment: Experiment, options: ReproduceOptions) -> None:
-    from derts.data import open_data
-    from derts.files import locked
-    from derts.paper.grid import find_devices, run_grid, run_on_ray
-
-    runs = experiment.to_run()
-    if not runs:
-        return
-    with locked(options.out):
-        if options.on == "ray":
-            endings = run_on_ray(runs, options.quiet)
-        else:
-            for data in dict.fromkeys(run.config.data for run in runs):
-                open_data(data)  # one line for what would fail in every run
-            endings = run_grid(runs, find_devices(options.devices), options.quiet)
-    if endings.failed and endings.finished and not endings.stopped:
-        experiment.write_reports(None)
-    endings.check()

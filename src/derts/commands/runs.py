@@ -99,10 +99,9 @@ def runs(options: RunsOptions) -> None:
         except DertsError:
             rows.append((str(file.parent), "", "", "", "", "cannot be read", ""))
             continue
-        config, result = story.config, story.result
+        config = story.config
         about = config.learner.name, config.strategy.name, Path(config.data).name, str(config.seed)
-        reached = f"{result['accuracy']:.2f} ± {result['interval']:.2f}" if result else ""
-        rows.append((str(file.parent), *about, story.status, reached))
+        rows.append((str(file.parent), *about, story.status, story.reached))
     if len(rows) == 1:
         raise DertsError(f"no run folder in {options.folder}: derts train makes one")
     print(table_text(rows))

@@ -67,7 +67,6 @@ def diagnose(options: DiagnoseOptions) -> None:
     from derts.diagnosis import diagnose as measure
     from derts.diagnosis import draw_diagnosis, table_rows
     from derts.files import write_json
-    from derts.progress import progress, silent
     from derts.provenance import code_version, machine
     from derts.training.run import open_trainer
     from derts.training.run_folder import Run
@@ -76,10 +75,9 @@ def diagnose(options: DiagnoseOptions) -> None:
     data = open_data(run.data(options.data, options.data_changed))
     trainer = open_trainer(options.run, data, last=True)
     pool = trainer.draw(options.pool, "diagnosis", 0)
-    shown = silent if options.quiet else progress
     found = measure(
         trainer.learner, trainer.images, pool,
-        ratio=options.ratio, draws=options.draws, progress=shown,
+        ratio=options.ratio, draws=options.draws, progress=options.progress,
     )  # fmt: skip
     values = {
         "updates": trainer.update,

@@ -2,10 +2,10 @@
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -16,9 +16,6 @@ from derts.config_file import PRESETS, apply_presets, read_config
 from derts.errors import DertsError
 from derts.report.tables import table_text
 from derts.statistics import over_seeds
-
-if TYPE_CHECKING:
-    from derts.training.driver import Listen
 
 RESUMED = ("data", "updates")  # the settings that may be others when a run is resumed
 
@@ -98,8 +95,10 @@ class TrainOptions(QuietOptions):
 
 def train(options: TrainOptions) -> None:
     from derts.report.read import differing_settings
+    from derts.report.tensorboard import tensorboard_listener
     from derts.training import resume
     from derts.training import train as run
+    from derts.training.driver import Listen
     from derts.training.run_folder import Run
     from derts.training.seeds import begin_seeds, seed_folders, train_seeds
 
@@ -109,13 +108,8 @@ def train(options: TrainOptions) -> None:
     if (seeds or folders) and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise DertsError("--seeds is for one process: start torchrun once per seed, with --seed")
 
-    def listen(folder: Path) -> "Listen | None":
-        if not options.tensorboard:
-            return None
-        from derts.report.tensorboard import tensorboard_listener
-
-        return tensorboard_listener(folder / "tensorboard")
-
+    listen: Callable[[Path], Listen | None]
+    listen = tensorboard_listener if options.tensorboard else lambda folder: None
     changes: dict[str, Any] = {}
     if options.resume is not None:
         own = Run.open(folders[0] if folders else out).config
@@ -136,8 +130,11 @@ def train(options: TrainOptions) -> None:
         result = resume(out, quiet=quiet, listen=listen(out), **changes)
     else:
         result = run(config, out, overwrite=options.overwrite, quiet=quiet, listen=listen(out))
-    if int(os.environ.get("RANK", "0")):  # one of several processes: the first one tells
-        return
+    if not int(os.environ.get("RANK", "0")):  # one of several processes: the first one tells
+        _print_run(out, config, result)
+
+
+def _print_run(out: Path, config: TrainConfig, result: dict[str, Any]) -> None:
     tasks, of = config.tasks, result["weights_of_update"]
     training = training_seconds(result["seconds"])
     each = 1000 * training / max(result["updates"], 1)
@@ -190,7 +187,7 @@ def _print_seeds(out: Path, folders: Sequence[Path], results: Sequence[dict[str,
     )
 
 
-def default_name(config: TrainConfig, with_seed: bool = True) -> str:
+def default_name(config: TrainConfig, with_seed: bool) -> str:
     """A folder name that tells runs apart."""
     tasks, names = config.tasks, (config.learner.name, config.strategy.name, Path(config.data).name)
     extra = [tasks.noise_kind] * (tasks.noise_kind != "none") + ["rotated"] * tasks.rotated

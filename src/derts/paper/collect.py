@@ -20,7 +20,6 @@ NUMBERS: dict[str, Callable[[Any], float | None]] = {
     "updates": int,
     "weights_of_update": int,
     "seconds_per_update": lambda value: None if value is None else float(value),
-    "seconds_with_evaluation": lambda value: round(float(value), 6),
     "questions": int,
     "random_share": lambda value: None if value is None else round(float(value), 4),
 }
@@ -41,7 +40,6 @@ class CellResult:
     correct: tuple[int, ...]
     questions: int
     seconds_per_update: float | None
-    seconds_with_evaluation: float
     machine: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     code: Mapping[str, Any] = field(default_factory=dict)
@@ -236,7 +234,6 @@ def _read(file: Path, run: GridRun) -> CellResult:
             "cell": str(run),
             "correct": [round(value * questions / 100) for value in result["accuracies"]],
             "questions": questions,
-            "seconds_with_evaluation": sum(result["seconds"].values()) / result["updates"],
         }
         return _result(row, config, result)
     except DAMAGED as error:

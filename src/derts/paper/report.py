@@ -1,7 +1,7 @@
 """Ours beside the paper's: rows for settings, columns for strategies; as Markdown, HTML, text."""
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -111,7 +111,6 @@ def table_report(
     `only_run` leaves out rows and columns of which nothing was run.
     """
     recipe = read_recipe(name)
-    metric = recipe["metric"]
     places = dict.fromkeys((replace(cell.setting, strategy=""), cell.fraction) for cell in asked)
     points = [_Point(name, place, at, results) for place, at in places]
     points = [point for point in points if point.made or not only_run]
@@ -120,13 +119,13 @@ def table_report(
     columns = [one for at, one in enumerate(COLUMNS) if at < ALWAYS or one in shown]
     made = [one for point in points for one in point.made]
     makers = "; ".join(sorted({one.measured_on for one in made}))
-    told = [LEGEND[metric], STRATEGY_NOTE, *_about(made), *notes]
+    told = [LEGEND[recipe["metric"]], STRATEGY_NOTE, *_about(made), *notes]
     told += [f"Measured on: {makers}."] if makers else []
     return TableReport(
         name,
         recipe["title"],
         (*HEAD, *(COLUMNS[strategy] for strategy in columns), "seeds", "updates"),
-        tuple(row for point in points for row in point.rows(columns, metric)),
+        tuple(row for point in points for row in point.rows(columns)),
         tuple(told),
     )
 
@@ -159,13 +158,17 @@ class _Point:
     """One point of training: our results by strategy and seed, and the paper's numbers."""
 
     def __init__(self, name: str, setting: Setting, at: float, results: Results) -> None:
-        self.setting, self.at = setting, at
+        self.setting, self.at, self.metric = setting, at, read_recipe(name)["metric"]
         self.seeds = {one: results.get((setting.of(one), at), {}) for one in COLUMNS}
         self.made = [one for seeds in self.seeds.values() for one in seeds.values()]
         self.updates = sorted({one.updates for one in self.made})
+        self.glyphs = any(one.config.get("data") == "glyphs" for one in self.made)
+        self.values: dict[str, dict[int, float]] = {}
         self.recipe: set[str] = set()
         self.theirs: dict[str, Cell] = {}
         for strategy in COLUMNS:
+            found = {seed: one.value(self.metric) for seed, one in self.seeds[strategy].items()}
+            self.values[strategy] = {seed: x for seed, x in found.items() if x is not None}
             mine = [cell for cell in cells(name) if cell.setting == setting.of(strategy)]
             here = [cell for cell in mine if cell.fraction == at]
             self.recipe |= {strategy} if here else set()
@@ -173,32 +176,24 @@ class _Point:
             as_far = [cell for cell in mine if [cell.updates] == self.updates]
             known = [cell for cell in (*here, *as_far) if cell.paper is not None]
             self.theirs |= {strategy: known[-1]} if known else {}
+        self.most = max(map(len, self.values.values()))
 
-    def rows(self, columns: Sequence[str], metric: str) -> Iterable[tuple[str, ...]]:
+    def rows(self, columns: Sequence[str]) -> Iterable[tuple[str, ...]]:
         """The paper's numbers, ours, and our differences to random sampling."""
-        values = {name: self._values(name, metric) for name in columns}
-        most = max(map(len, values.values()))
-        glyphs = any(one.config.get("data") == "glyphs" for one in self.made)
-        place = f"glyphs for {self.setting.place}" if glyphs else self.setting.place
+        place = f"glyphs for {self.setting.place}" if self.glyphs else self.setting.place
         place += f", {self.setting.variant}" if self.setting.variant else ""
         head = (place, self.setting.learner, f"{100 * self.at:g}%")
         if self.theirs:
-            shown = [self._paper(name) for name in columns]
             after = " or ".join(map(str, sorted({one.updates for one in self.theirs.values()})))
-            yield (*head, "paper", *shown, "", after)
+            yield (*head, "paper", *map(self._paper, columns), "", after)
         wanted = round(self.at * self.setting.updates)
         after = " or ".join(map(str, self.updates or [wanted]))
         if not self.theirs and self.updates not in ([], [wanted]):
             after += f" (recipe {wanted})"
-        shown = [self._ours(name, values[name], most, metric, glyphs) for name in columns]
-        yield (*head, "ours", *shown, str(most or ""), after)
-        gains = [self._gain(name, values, metric) for name in columns]
+        yield (*head, "ours", *map(self._ours, columns), str(self.most or ""), after)
+        gains = [*map(self._gain, columns)]
         if any(gains):
             yield (*head, "ours − random", *gains, "", "")
-
-    def _values(self, strategy: str, metric: str) -> dict[int, float]:
-        found = {seed: one.value(metric) for seed, one in self.seeds[strategy].items()}
-        return {seed: value for seed, value in found.items() if value is not None}
 
     def _paper(self, strategy: str) -> str:
         cell = self.theirs.get(strategy)
@@ -207,26 +202,25 @@ class _Point:
         interval = "" if cell.paper_interval is None else f" ± {cell.paper_interval:.2f}"
         return f"{cell.paper:.2f}{interval}"
 
-    def _ours(
-        self, strategy: str, values: Mapping[int, float], most: int, metric: str, glyphs: bool
-    ) -> str:
+    def _ours(self, strategy: str) -> str:
+        values, cell = list(self.values[strategy].values()), self.theirs.get(strategy)
         if not values:
             if strategy == "random-votes" and not self.setting.noise:
                 return SAME_AS_RANDOM
             return NOT_RUN if strategy in {"random", *self.recipe} else ""
-        ours, cell = over_seeds(list(values.values())), self.theirs.get(strategy)
-        text = ours.shown("", DIGITS[metric])
-        text += f" ({len(values)} of {most} seeds)" if len(values) < most else ""
+        ours = over_seeds(values)
+        text = ours.shown("", DIGITS[self.metric])
+        text += f" ({len(values)} of {self.most} seeds)" if len(values) < self.most else ""
         text += "" if all(one.committed for one in self.seeds[strategy].values()) else UNCOMMITTED
-        if cell is None or cell.paper is None or glyphs:
+        if cell is None or cell.paper is None or self.glyphs:
             return text
         gain = round(ours.mean, 2) - cell.paper  # as exact as the paper's own numbers
-        return WIN + text if (gain >= 0 if metric == "accuracy" else gain <= 0) else text
+        return WIN + text if (gain >= 0 if self.metric == "accuracy" else gain <= 0) else text
 
-    def _gain(self, strategy: str, values: Mapping[str, Mapping[int, float]], metric: str) -> str:
-        found = paired_by_seed(values[strategy], values["random"])
+    def _gain(self, strategy: str) -> str:
+        found = paired_by_seed(self.values[strategy], self.values["random"])
         if strategy == "random" or found is None:
             return ""
         if all(one.only_warm_up for one in self.seeds[strategy].values()):
             return "warm-up only"
-        return found.shown("+", DIGITS[metric])
+        return found.shown("+", DIGITS[self.metric])

@@ -2,6 +2,7 @@
 
 import html
 import io
+import itertools
 import math
 import re
 import textwrap
@@ -23,6 +24,7 @@ PHASE_COLORS = {
     "estimating": "#c2477f", "selecting": "#8a63d2", "labels": "#2f9e6e",
 }  # fmt: skip
 PRINT_DPI = 300
+Colors = Sequence[tuple[RunGroup, str]]
 LEGEND_LETTERS, BAR_LETTERS = 64, 24  # in a line
 SMALL = (5.2, 3.3)  # inches
 CURVES = (
@@ -77,20 +79,17 @@ class FigureSheet:
 
 def new_figure(size: tuple[float, float], layout: str | None = "constrained") -> Any:
     """A matplotlib figure of a size in inches that needs no screen and no global state."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size, layout=layout)  # type: ignore[arg-type]
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=size, layout=layout)  # type: ignore[arg-type]
 
 
 def save_figure(figure: Any, path: Path, **settings: Any) -> None:
     """Write a figure in the format of the file's name, whole or not at all."""
-    write_atomically(path, _rendered(figure, path.suffix[1:] or None, **settings))
+    write_atomically(path, _rendered(figure, path.suffix[1:], **settings))
 
 
-def _rendered(figure: Any, kind: str | None, **settings: Any) -> bytes:
+def _rendered(figure: Any, kind: str, **settings: Any) -> bytes:
     buffer = io.BytesIO()
     with warnings.catch_warnings():  # letters that the font lacks become boxes: nothing to say
         warnings.filterwarnings("ignore", r"Glyph \d+ .*missing")
@@ -128,13 +127,13 @@ def draw_figures(groups: Sequence[RunGroup]) -> FigureSheet:
     """All figures that these runs have something to show in."""
     sheet = FigureSheet()
     kept = COLORS if groups[0].config.strategy.name == "random" else COLORS[1:]  # random is grey
-    colors = {group.name: kept[number % len(kept)] for number, group in enumerate(groups)}
+    colors = list(zip(groups, itertools.cycle(kept), strict=False))
     runs = [run for group in groups for run in group.runs]
     for event, key, what, name in CURVES:
         if any(run.named(event) for run in runs):
             for against, unit in (("update", "updates"), ("seconds", "seconds")):
                 axes = sheet.add(f"{name}-{unit}", f"{what}, against {unit}")
-                _draw_curves(axes, groups, colors, event, key, against)
+                _draw_curves(axes, colors, event, key, against)
     chose = any(name in run.phases() for name in SELECTION_PHASES for run in runs)
     if chose or len(groups) > 1:  # else it is one bar of one colour
         lines = sum(_label(group, BAR_LETTERS).count("\n") + 1 for group in groups)
@@ -142,7 +141,7 @@ def draw_figures(groups: Sequence[RunGroup]) -> FigureSheet:
         _draw_phases(sheet.add("time", "Milliseconds per update, over the whole run", size), groups)
     if any(event["noise"]["pool"] for run in runs for event in run.named("round")):
         axes = sheet.add("noise", "Wrong labels in the pool, dropped and kept")
-        _draw_noise(axes, groups, colors)
+        _draw_noise(axes, colors)
     return sheet
 
 
@@ -167,25 +166,18 @@ def _legend(axes: Any, columns: int) -> None:
     axes.figure.legend(frameon=False, fontsize=8, ncols=columns, loc="outside lower center")
 
 
-def _draw_curves(
-    axes: Any,
-    groups: Sequence[RunGroup],
-    colors: dict[str, str],
-    event: str,
-    key: str,
-    against: str,
-) -> None:
-    for group in groups:
+def _draw_curves(axes: Any, colors: Colors, event: str, key: str, against: str) -> None:
+    for group, color in colors:
         curves = [curve for run in group.runs if (curve := run.curve(event, key, against))]
         if curves:
             length = min(map(len, curves))
             points = np.array([curve[:length] for curve in curves])  # [runs, length, 2]
             places, values = points[..., 0].mean(0), points[..., 1]
             band = (values.min(0), values.max(0)) if len(values) > 1 else None
-            draw_band(axes, places, values.mean(0), band, _label(group), colors[group.name])
+            draw_band(axes, places, values.mean(0), band, _label(group), color)
     if key == "accuracy":
         label: str | None = "chance: a class is guessed"
-        for chance in sorted({100 / group.config.tasks.way for group in groups}):
+        for chance in sorted({100 / group.config.tasks.way for group, _ in colors}):
             axes.axhline(chance, color="#888888", linewidth=1, linestyle=":", label=label)
             label = None
     across = "updates" if against == "update" else "seconds of training"
@@ -207,9 +199,9 @@ def _draw_phases(axes: Any, groups: Sequence[RunGroup]) -> None:
     _legend(axes, 3)
 
 
-def _draw_noise(axes: Any, groups: Sequence[RunGroup], colors: dict[str, str]) -> None:
-    for group in groups:
-        if group.config.tasks.noise_kind == "none":
+def _draw_noise(axes: Any, colors: Colors) -> None:
+    for group, color in colors:
+        if group.config.tasks.noise == "none":
             continue  # nobody knows which labels are wrong
         rounds = next(filter(None, (run.named("round") for run in group.runs)), [])
         for key, style in {"pool": ":", "dropped": "--", "kept": "-"}.items():
@@ -217,7 +209,7 @@ def _draw_noise(axes: Any, groups: Sequence[RunGroup], colors: dict[str, str]) -
             if known:
                 places = [event["round"] + 1 for event in known]
                 values = [100 * event["noise"][key] for event in known]
-                label, color = f"{_label(group)}: {key}", colors[group.name]
+                label = f"{_label(group)}: {key}"
                 axes.plot(places, values, f"{style}o", markersize=3, color=color, label=label)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylim(bottom=0)

@@ -159,12 +159,10 @@ def _summary(groups: Sequence[RunGroup]) -> str:
             found += f"<p>{escape(about)}</p>"
     rows = [("run", "strategy", "seed", "status", "updates", "accuracy")]
     for run in stories:
-        result = run.result or {}
-        shown = f"{result['accuracy']:.2f} ± {result['interval']:.2f}" if result else ""
-        chosen = result.get("weights_of_update", run.last_update)
-        shown += f" (weights of update {chosen})" if chosen != run.last_update else ""
+        chosen = (run.result or {}).get("weights_of_update", run.last_update)
+        best = f" (weights of update {chosen})" if chosen != run.last_update else ""
         name, seed = run.config.strategy.name, str(run.config.seed)
-        rows.append((run.name, name, seed, run.status, str(run.last_update), shown))
+        rows.append((run.name, name, seed, run.status, str(run.last_update), run.reached + best))
     return f"{found}<details open><summary>Every run</summary>{_table(rows)}</details>"
 
 

@@ -145,9 +145,10 @@ class PoolView:
 
     def map(self) -> str:
         """The figure: a circle per task, γ as its size."""
+        record, whole = self.record, len(self.states)
         circles = []
-        for task, (x, y) in enumerate(_scaled(self.record.place[: self.shown]).tolist()):
-            radius = 4 + 2.6 * min(float(self.record.weight[task]), 6.0) ** 0.5
+        for task, (x, y) in enumerate(_scaled(record.place[: self.shown]).tolist()):
+            radius = 4 + 2.6 * min(float(record.weight[task]), 6.0) ** 0.5
             circles.append(
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" '
                 f'fill="{STATES[self.states[task]][0]}" data-map="{self.number}" '
@@ -159,21 +160,16 @@ class PoolView:
             for state, (color, _) in STATES.items()
             if state in self.states
         )
+        caption = f"{self.group.name}, round {record.number + 1} at update {record.update}"
+        caption += "" if self.shown == whole else f" ({self.shown} of {whole})"
+        caption += ": first two principal components of the estimated gradients."
+        caption += f" No pictures: {self.tasks}." if isinstance(self.tasks, str) else ""
         return (
-            f'<figure class="map"><figcaption>{escape(self._caption())}</figcaption>'
+            f'<figure class="map"><figcaption>{escape(caption)}</figcaption>'
             f'<div class="key">{key}</div>'
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="map of the pool">'
             f"{''.join(circles)}</svg></figure>"
         )
-
-    def _caption(self) -> str:
-        whole = len(self.states)
-        of = "" if self.shown == whole else f" ({self.shown} of {whole})"
-        about = (
-            f"{self.group.name}, round {self.record.number + 1} at update {self.record.update}{of}:"
-            " first two principal components of the estimated gradients."
-        )
-        return about + (f" No pictures: {self.tasks}." if isinstance(self.tasks, str) else "")
 
     def grids(self) -> str:
         """Some tasks of each state as rows of pictures, one per class as labelled."""
@@ -182,28 +178,27 @@ class PoolView:
         order = self.record.weight.argsort(descending=True, stable=True).tolist()
         columns = []
         for state, (_, title) in STATES.items():
-            tasks = [task for task in order if self.states[task] == state][:EXAMPLES]
-            if tasks:
+            rows = [
+                f'<div class="task"><span class="number">{self._told(task, 2)}</span>'
+                f"{''.join(one[0] for one in self.pictures(task))}</div>"
+                for task in [task for task in order if self.states[task] == state][:EXAMPLES]
+            ]
+            if rows:
                 title = "Some of the pool" if self.record.random else title
-                columns.append(f"<div><h3>{title}</h3>{''.join(map(self._row, tasks))}</div>")
+                columns.append(f"<div><h3>{title}</h3>{''.join(rows)}</div>")
         return f'<h3>{escape(self.group.name)}</h3><div class="kinds">{"".join(columns)}</div>'
-
-    def _row(self, task: int) -> str:
-        pictures = "".join(one[0] for one in self.pictures(task))
-        return (
-            f'<div class="task"><span class="number">{self._told(task, 2)}</span>{pictures}</div>'
-        )
 
 
 def pool_views(groups: Sequence[RunGroup], atlas: Atlas, data: str | None) -> list[PoolView]:
-    """A view for each group that kept a round."""
+    """A view for each group that kept a round: of its first run that did."""
     views: list[PoolView] = []
     opened: dict[str, Table] = {}
     for group in groups:
-        if group.newest_round is not None:
-            run, record = group.newest_round
-            tasks = tasks_of_round(run.config, record, opened, data or run.run.found_data())
-            views.append(PoolView(group, record, tasks, atlas, len(views)))
+        for run in group.runs:
+            if (record := run.newest_round) is not None:
+                tasks = tasks_of_round(run.config, record, opened, data or run.run.found_data())
+                views.append(PoolView(group, record, tasks, atlas, len(views)))
+                break
     return views
 
 

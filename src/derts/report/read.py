@@ -49,10 +49,17 @@ class RunStory:
         now = "running" if is_locked(self.run.path) else "stopped"
         return f"{now} at update {self.last_update} of {self.config.updates}"
 
-    @cached_property
-    def kept_rounds(self) -> list[RoundRecord]:
-        """The rounds of which every task is kept, oldest first."""
-        return [RoundRecord.load(path) for path in self.run.round_files()]
+    @property
+    def reached(self) -> str:
+        """Accuracy and interval; nothing while the run is not finished."""
+        found = self.result
+        return f"{found['accuracy']:.2f} ± {found['interval']:.2f}" if found else ""
+
+    @property
+    def newest_round(self) -> RoundRecord | None:
+        """The last round of which every task is kept."""
+        files = self.run.round_files()
+        return RoundRecord.load(files[-1]) if files else None
 
     @cached_property
     def summary(self) -> Result:
@@ -91,11 +98,6 @@ class RunGroup:
     @property
     def seeds(self) -> list[int]:
         return sorted(run.config.seed for run in self.runs)
-
-    @property
-    def newest_round(self) -> tuple[RunStory, RoundRecord] | None:
-        """The first run of which a round is kept, and its newest round."""
-        return next(((run, run.kept_rounds[-1]) for run in self.runs if run.kept_rounds), None)
 
 
 def read_runs(paths: Sequence[Path | str]) -> list[RunStory]:

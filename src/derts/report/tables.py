@@ -18,16 +18,15 @@ def table_text(rows: Rows, left: int = 1) -> str:
     ────  ─────
     a       1.5
     """
-    rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join("─" * width for width in widths)]
-    for row in rows:
-        cells = [
-            f"{cell:{'<' if number < left else '>'}{width}}"
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
+    texts = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    texts.insert(1, ["─" * width for width in widths])
+    lines = []
+    for row in texts:
+        places = enumerate(zip(row, widths, strict=True))
+        cells = (text.ljust(size) if at < left else text.rjust(size) for at, (text, size) in places)
         lines.append("  ".join(cells).rstrip())
-    return "\n".join((lines[1], lines[0], *lines[2:]))
+    return "\n".join(lines)
 
 
 def markdown_table(rows: Rows, left: int = 1) -> str:
@@ -39,8 +38,8 @@ def markdown_table(rows: Rows, left: int = 1) -> str:
     | a | 1.5 |
     """
     lines = [f"| {' | '.join(text.replace('|', '/') for text in row)} |" for row in rows]
-    rule = f"|{' --- |' * left}{' ---: |' * (len(rows[0]) - left)}"
-    return "\n".join((lines[0], rule, *lines[1:]))
+    lines.insert(1, f"|{' --- |' * left}{' ---: |' * (len(rows[0]) - left)}")
+    return "\n".join(lines)
 
 
 def html_table(

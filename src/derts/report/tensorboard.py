@@ -8,15 +8,15 @@ from derts.errors import DertsError
 from derts.training.run_folder import Event
 
 
-def tensorboard_listener(folder: Path) -> Callable[[Event], None]:
-    """A function that writes the numbers of a run's events; the folder is made with the first."""
+def tensorboard_listener(run: Path) -> Callable[[Event], None]:
+    """A function that writes the numbers of a run's events into its folder."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise DertsError(
             "--tensorboard needs TensorBoard: pip install 'derts[tensorboard]', or leave it out"
         ) from None
-    writer = cache(lambda: SummaryWriter(str(folder)))
+    writer = cache(lambda: SummaryWriter(str(run / "tensorboard")))
 
     def listen(event: Event) -> None:
         for name, value in scalars(event).items():
