@@ -9,7 +9,7 @@ from pathlib import Path
 
 from result_files import RESULTS, Rows
 
-from derts.config_file import as_values
+from derts.config_file import as_values, with_values
 from derts.paper.cells import NAMES, Cell, Setting, cells
 from derts.paper.collect import CellResult, Results, load_results, result_files
 from derts.paper.report import COLUMNS, table_report
@@ -95,12 +95,13 @@ def _other_recipe(found: Results, notes: list[str]) -> str:
 
 
 def _changed(setting: Setting, one: CellResult, presets: tuple[str, ...]) -> Iterator[str]:
-    today = as_values(make_config(setting, one.seed, Scale({}, presets=presets)))
+    config = make_config(setting, one.seed, Scale({}, presets=presets))
+    today, before = as_values(config), as_values(with_values(config, one.config, "a result file"))
     groups = ("tasks", "augment", "model", "learner", "optimiser", "strategy", "evaluation")
     for group in groups:
         names = today[group] if group != "strategy" else READS.get(setting.strategy, today[group])
         for name in names:
-            then = one.setting(group, name, today[group][name])
+            then = before[group][name]
             if then != today[group][name] and name != "warmup":  # which follows the scale
                 option = f"--{group}.{name.replace('_', '-')}"
                 if isinstance(then, bool):

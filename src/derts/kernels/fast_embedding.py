@@ -30,11 +30,6 @@ class FastEmbedding(Embedding):
         self.kernels = precision == torch.bfloat16 and usable_on(device)
         self._products: PatchSums | None = None
 
-    @property
-    def by_kernels(self) -> bool:
-        """Whether kernels were written for the backbone and can run."""
-        return self.kernels and isinstance(self.backbone, CNN4 | ResNet12)
-
     def __call__(
         self, images: Tensor, dtype: torch.dtype, products: Tensor | None = None
     ) -> Tensor:
@@ -85,7 +80,8 @@ class FastEmbedding(Embedding):
 
     def fast_math(self) -> AbstractContextManager[None]:
         # trying out algorithms pays for batches of one size; pools and candidates come in any
-        return fast_math(self.device, tune=not self.by_kernels)
+        by_kernels = self.kernels and isinstance(self.backbone, CNN4 | ResNet12)
+        return fast_math(self.device, tune=not by_kernels)
 
 
 def _operations() -> Any:

@@ -1,7 +1,5 @@
 """ATS, the adaptive task scheduler (Yao et al., NeurIPS 2021): a small network picks the tasks.
 
-Each update it tries a batch, learns from its reward and picks the real one.
-
 It is rewarded by accuracy on validation classes, which no other strategy here sees: say so
 wherever its numbers stand beside theirs. Two slips of the code its authors released are not
 repeated: the context is a mean over tasks, not over features, and validation tasks come from

@@ -1,7 +1,4 @@
-"""The network of ATS: what it knows of a task, scores by that, and sampling by scores.
-
-All tasks are looked at together, without touching the learner.
-"""
+"""The network of ATS: what it knows of a task, scores by that, and sampling by scores."""
 
 from __future__ import annotations
 

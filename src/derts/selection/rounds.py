@@ -97,9 +97,7 @@ class PoolStrategy(Strategy):
 
     def draw(self, context: Context, number: int) -> DrawnPool:
         """The uniformly drawn tasks of a round. Runs in a thread beside training."""
-        wanted = self.config.pool_images
-        images = wanted if wanted < len(context.images) else 0
-        pool = context.draw(self.config.pool, "pool", number, images)
+        pool = context.draw(self.config.pool, "pool", number, self.config.pool_images)
         return DrawnPool(pool, pool)
 
     @abstractmethod
