@@ -196,7 +196,7 @@ def verify(options: VerifyOptions) -> None:
     from derts.progress import progress
 
     verify_store(options.store, progress)
-    print(f"{options.store}: every array and name is as it was written")
+    print(printable(f"{options.store}: every array and name is as it was written"))
 
 
 def _show(store: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from derts.commands.parse import unset
+from derts.commands.parse import print_rows, unset
 from derts.config import within
 from derts.errors import DertsError
 
@@ -98,7 +98,7 @@ def reproduce(options: ReproduceOptions) -> None:
     if not options.report:
         _run(experiment, options)
     for path in experiment.write_reports(options.from_results):
-        print(f"written  {path}")
+        print_rows(("written", path))
 
 
 def _run(experiment: Experiment, options: ReproduceOptions) -> None:
