@@ -8,6 +8,7 @@ from derts.errors import DertsError
 from derts.files import parse_json, write_atomically
 from derts.paper.cells import Cell, cells, keep_only, read_recipe, with_references
 from derts.paper.collect import (
+    DAMAGED,
     Known,
     Results,
     collect,
@@ -173,7 +174,7 @@ def estimated_seconds(run: GridRun, device: str, accelerator: str) -> tuple[floa
     found = []
     name = run.folder.name.partition(f"-{run.config.updates}-seed")[0]
     for file in run.folder.parent.glob(f"{name}-[0-9]*/result-*.json"):
-        with suppress(ValueError, KeyError, TypeError, AttributeError):  # told when it is needed
+        with suppress(*DAMAGED):  # told when it is needed
             result = parse_json(file.read_text(encoding="utf-8"))
             if result["machine"].get("accelerator", "none") == accelerator:
                 found.append(sum(result["seconds"].values()) / result["updates"])
