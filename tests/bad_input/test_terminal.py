@@ -37,6 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             picture.save(found / "photos" / name / f"=SUM(1)\x1b[2J{number}.png")
     words = ["prepare", str(found / "photos"), str(found / "store"), "--size", "16"]
     assert run(["data", *words, "--workers", "1"]) == 0
+    shutil.copytree(found / "store", found / "store\nderts: all is well")
     store = json.loads((found / "store" / "store.json").read_text())
     store["origin"] = {"kind": "folders\x1b[2J", "name": "x\nderts: all is well\u202e"}
     (found / "store" / "store.json").write_text(json.dumps(store))
@@ -45,7 +46,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-@pytest.mark.parametrize("command", ["data info", "inspect", "predict", "runs", "compare", "clean"])
+@pytest.mark.parametrize(
+    "command",
+    ["data info", "data verify", "inspect", "predict", "runs", "compare", "clean", "report",
+     "diagnose"],
+)  # fmt: skip
 def test_no_name_is_obeyed(
     command: str,
     folder: Path,
@@ -57,12 +62,15 @@ def test_no_name_is_obeyed(
     trained = str(folder / "runs" / "a\x1b[2Jb")
     words = {
         "data info": [str(folder / "store")],
+        "data verify": [str(folder / "store\nderts: all is well")],
         "inspect": [trained, "--out", "inspect", "--quiet"],
         "predict": [trained, "--support", str(folder / "photos"),
                     "--query", str(folder / "photos" / HOSTILE[0])],
         "runs": [str(folder / "runs")],
         "compare": [trained],
         "clean": [trained, "cleaned", "--quiet"],
+        "report": [trained, "--out", "a\x1b[2Jb.html"],
+        "diagnose": [trained, "--pool", "8", "--draws", "2", "--quiet"],
     }  # fmt: skip
     capsys.readouterr()
     assert run([*command.split(), *words[command]]) == 0

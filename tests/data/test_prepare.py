@@ -125,6 +125,7 @@ def test_photographs_that_are_not_read_are_counted(
         (source / name).write_bytes(b"x")
     (source / "c" / "renamed.jpg").write_bytes(HEIC)
     Image.new("RGB", (9, 9)).save(source / "loose.png")
+    (source / "loose.dng").touch()
     words = ["data", "prepare", str(source), str(tmp_path / "store"), "--size", "8"]
     assert run(words) == 2
     assert "renamed.jpg in " in (said := capsys.readouterr().err)
@@ -135,7 +136,7 @@ def test_photographs_that_are_not_read_are_counted(
         assert lines[-1] == (
             "2 files are HEIC, which is not read: convert them, or install pillow-heif; "
             "1 file is PSD, which is not read: convert them to JPEG; "
-            "1 file is RAW, which is not read: convert them to JPEG"
+            "2 files are RAW, which is not read: convert them to JPEG"
         )
         assert lines[-2] == "left out 1 images that lie in no class folder: loose.png"
     for file in (source / "a").glob("*.png"):

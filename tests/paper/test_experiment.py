@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from derts.cli import run
+from derts.errors import DertsError
 from derts.paper.cells import NAMES, cells, read_recipe
+from derts.paper.collect import collect
+from derts.paper.experiment import estimated_seconds
+from derts.paper.runs import GridRun
 from tests.paper.conftest import TINY as TINY_RECIPE
 
 pytestmark = pytest.mark.slow
@@ -121,6 +125,18 @@ def test_a_table_that_only_empties_is_named(
     words = ["table1", "table2", "--only", "fraction=0.1", "--dry-run", "--devices", "cpu"]
     assert run(["reproduce", *words]) == 0
     assert capsys.readouterr().out.startswith("table2: --only leaves none of its cells\n")
+
+
+def test_a_result_of_no_updates_is_damaged(protonet_runs: list[GridRun]) -> None:
+    one = protonet_runs[0]
+    one.folder.mkdir(parents=True)
+    shape = {"tasks": {"way": 5}, "evaluation": {"query": 2}}
+    result = {"config": shape, "updates": 0, "accuracies": [50.0], "seconds": {"update": 1.0}}
+    one.result_at(1.0).write_text(json.dumps({**result, "machine": {}}))
+    wanted = [cell for cell in cells("table1") if cell.setting == one.setting]
+    with pytest.raises(DertsError, match=r"is damaged \(ZeroDivisionError: .*run again"):
+        collect(wanted, [one], {})
+    assert estimated_seconds(one, "cpu")[1] == " (assumed)"
 
 
 def test_mistakes_are_one_line(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

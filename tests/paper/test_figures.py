@@ -44,7 +44,14 @@ def test_runs_of_different_lengths_are_drawn_together(tmp_path: Path) -> None:
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("text", ["{", "[3]", '[{"panel": "p"}]', "3"])
+ROW = '[{"panel": "p", "strategy": "derts", "seed": 0, "updates": [1], "loss": [1.0], '
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[3]", '[{"panel": "p"}]', "3", ROW + '"accuracy": []}]', ROW + '"accuracy": [[]]}]',
+     ROW + '"accuracy": [Infinity]}]'],
+)  # fmt: skip
 def test_damaged_curves_are_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.json").write_text(text)
     with pytest.raises(DertsError, match="holds no curves"):

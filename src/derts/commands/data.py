@@ -187,4 +187,4 @@ def verify(options: VerifyOptions) -> None:
     from derts.data import verify_store
 
     verify_store(options.store, progress)
-    print(f"{options.store}: every array and name is as it was written")
+    print(printable(f"{options.store}: every array and name is as it was written"))

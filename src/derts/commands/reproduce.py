@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from derts.commands.parse import QuietOptions, unset
+from derts.commands.parse import QuietOptions, print_rows, unset
 from derts.config import within
 from derts.errors import DertsError
 
@@ -100,4 +100,4 @@ def reproduce(options: ReproduceOptions) -> None:
             experiment.write_reports(None)
         endings.check()
     for path in experiment.write_reports(source):
-        print(f"written  {path}")
+        print_rows(("written", path))

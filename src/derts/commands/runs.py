@@ -126,10 +126,10 @@ def report(options: ReportOptions) -> None:
     from derts.report.page import make_report
 
     made = make_report(options.runs, data=options.data, data_changed=options.data_changed)
-    print(f"report   {made.save(options.out)}")
+    print_rows(("report ", made.save(options.out)))
     if options.png is not None:
         count = len(made.figures.save(options.png))
-        print(f"figures  {count} in {options.png}")
+        print_rows(("figures", f"{count} in {options.png}"))
 
 
 def evaluate(options: EvaluateOptions) -> None:

@@ -90,7 +90,7 @@ def diagnose(options: DiagnoseOptions) -> None:
     draw_diagnosis(values, run.path / "diagnosis.png")
     for rows in table_rows(values):
         print(f"{table_text(rows)}\n")
-    print(f"written  {written}, {run.path / 'diagnosis.png'}")
+    print_rows(("written", f"{written}, {run.path / 'diagnosis.png'}"))
 
 
 def select(options: SelectOptions) -> None:

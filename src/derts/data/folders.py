@@ -87,6 +87,7 @@ def _list_classes(folder: Path, listing: Listing) -> dict[str, list[tuple[str, i
         above += classes
         classes = [inner for one in classes for inner in _folders(one)]
     listing.loose.extend(name for one in above for name in _images_in(one))
+    listing.unread.update(kind for one in above for f in one.iterdir() if (kind := _kind(f.name)))
     listed = {}
     for one in classes:
         name = one.relative_to(folder).as_posix()

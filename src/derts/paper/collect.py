@@ -24,7 +24,7 @@ NUMBERS: dict[str, Callable[[Any], float | None]] = {
     "random_share": lambda value: None if value is None else round(float(value), 4),
 }
 """Fields of a CellResult that a row of a file has as they are."""
-DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError)
+DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ def estimated_seconds(run: GridRun, device: str) -> tuple[float, str]:
     found = []
     name = run.folder.name.partition(f"-{run.config.updates}-seed")[0]
     for file in run.folder.parent.glob(f"{name}-[0-9]*/result-*.json"):
-        with suppress(ValueError, KeyError, TypeError, AttributeError):  # told when it is needed
+        with suppress(*collect.DAMAGED):  # told when it is needed
             result = parse_json(file.read_text(encoding="utf-8"))
             if result["machine"].get("accelerator", "none") == accelerator:
                 found.append(sum(result["seconds"].values()) / result["updates"])

@@ -16,6 +16,7 @@ from derts.data import open_data
 from derts.errors import DertsError
 from derts.files import parse_json, write_atomically
 from derts.paper.cells import cells, read_json
+from derts.paper.collect import DAMAGED
 from derts.paper.runs import GridRun
 from derts.report.figures import draw_band, new_figure, save_figure
 from derts.report.pictures import draw_sheet, to_picture
@@ -98,13 +99,20 @@ def save_curves(found: Sequence[Curve], path: Path) -> Path:
 def load_curves(path: Path) -> list[Curve]:
     """What `save_curves` wrote."""
     try:
-        rows = parse_json(path.read_text(encoding="utf-8"))
-        columns = ("updates", "accuracy", "loss")
-        return [Curve(**{**row, **{key: tuple(row[key]) for key in columns}}) for row in rows]
+        return [_curve(row) for row in parse_json(path.read_text(encoding="utf-8"))]
     except FileNotFoundError:
         raise DertsError(f"no curves at {path}: write them with derts reproduce figure2") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except DAMAGED as error:
         raise DertsError(f"{path} holds no curves ({error}): write it again") from None
+
+
+def _curve(row: dict[str, Any]) -> Curve:
+    columns = zip(row["updates"], row["accuracy"], row["loss"], strict=True)
+    points = [(int(update), float(accuracy), float(loss)) for update, accuracy, loss in columns]
+    if not all(abs(value) <= 1e9 for point in points for value in point):
+        raise ValueError("it has impossible values")
+    about = str(row["panel"]), str(row["strategy"]), int(row["seed"])
+    return Curve(*about, *zip(*points, strict=True))
 
 
 def draw_curves(found: Sequence[Curve], path: Path) -> None:
