@@ -86,6 +86,8 @@ KINDS: dict[str, tuple[str, Changer, tuple[str, ...]]] = {
     "results": ("known/reproduce-table1.json", change_json,
                 ("reproduce table1 --report --from known --out grid --seeds 1",
                  "reproduce table1 --dry-run --known known --out grid --seeds 1 --dataset glyphs")),
+    "digests": ("known/digests.json", change_json, ("results",)),
+    "curves": ("curves.json", change_json, ("curves",)),
     "features": ("rows.npz", change_npz, tuple(one.format("rows.npz") for one in FEATURES)),
     "features' array": ("rows/x.npy", change_npy,
                         tuple(one.format("rows/x.npy") for one in FEATURES)),
@@ -192,6 +194,8 @@ def make_world(folder: Path) -> None:
         Path("c.csv").write_text(
             f"class,given,share\n{table.class_names[0]},{table.class_names[1]},0.5\n"
         )
-        known = Path(__file__).parents[1] / "results" / "reproduce-table1.json"
+        results = Path(__file__).parents[1] / "results"
         Path("known").mkdir()
-        shutil.copy(known, "known")
+        for name in ("reproduce-table1.json", "digests.json"):
+            shutil.copy(results / name, "known")
+        shutil.copy(results / "reproduce-figure2-x0.25-curves.json", "curves.json")

@@ -46,6 +46,7 @@ from derts.labels.known_errors import true_labels
 from derts.model_files import load_model
 from derts.models.pretrained import _fill
 from derts.paper.collect import load_results
+from derts.paper.figures import draw_curves, load_curves
 from derts.report.figures import FigureSheet
 from derts.report.read import (
     RunStory,
@@ -129,6 +130,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "state dict": lambda: _fill(SMALL(), "small", "w.pth", "head"),
     "review": lambda: read_review(Path("review.csv"), judged(WORLD[0])),
     "results": lambda: load_results(Path("known/reproduce-table1.json")),
+    "curves": lambda: draw_curves(load_curves(Path("curves.json")), Path("curves.png")),
 }
 """The function that reads a file; commands take longer."""
 
@@ -213,6 +215,7 @@ def no_drawing() -> Iterator[None]:
     with (
         patch("derts.report.page.draw_figures", lambda groups: FigureSheet()),
         patch("derts.report.pictures.draw_sheet", lambda *_: None),
+        patch("derts.paper.figures.save_figure", lambda *_, **__: None),
         patch("derts.diagnosis.draw_diagnosis", lambda *_: None),
     ):
         yield
