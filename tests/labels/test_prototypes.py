@@ -67,6 +67,19 @@ def test_clean_labels_are_trusted_however_good_the_embedding_is(apart: float) ->
     assert trust.share_wrong < 0.06
 
 
+def test_confused_pairs_are_seen_where_classes_overlap() -> None:
+    rows, true = clusters(each=300, apart=0.3)
+    assert label_trust(rows, true).confused == 0
+    symmetric = label_trust(rows, corrupted(true, "symmetric", 0.4))
+    assert symmetric.confused == 0
+    given = corrupted(true, "pair", 0.2)
+    wrong, trust = given != true, label_trust(rows, given)
+    assert trust.confused >= 12
+    assert precision(trust, wrong) > 0.6  # 0.47 by one rate for all, under which none looks wrong
+    assert float(wrong[trust.probability < 0.5].float().mean()) > 0.75
+    assert 0.1 < trust.share_wrong < 0.25
+
+
 def test_an_embedding_that_tells_nothing_distrusts_nothing() -> None:
     rows, true = clusters(apart=0.0)
     trust = label_trust(rows, corrupted(true, "symmetric", 0.4))

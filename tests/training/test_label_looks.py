@@ -197,9 +197,12 @@ def test_pretrained_features_judge_images() -> None:
     assert (found.looks.done, found.looks.network) == (1, None)
 
 
-@pytest.mark.parametrize(("wrong", "used"), [(0.14, 600), (0.16, 5), (0.69, 5), (0.71, 600)])
-def test_a_judge_that_suspects_few_or_most_changes_nothing(
-    wrong: float, used: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("wrong", "pairs", "used"),
+    [(0.14, 0, 600), (0.14, 9, 5), (0.16, 0, 5), (0.69, 9, 5), (0.71, 0, 600), (0.71, 9, 600)],
+)
+def test_a_judge_that_suspects_few_or_most_changes_nothing_but_for_pairs(
+    wrong: float, pairs: int, used: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = trainer(wrong_labels())
     events: Events = []
@@ -208,7 +211,7 @@ def test_a_judge_that_suspects_few_or_most_changes_nothing(
     assert looks is not None
 
     class Told:
-        share_wrong = wrong
+        share_wrong, confused = wrong, pairs
 
         def kept(self, fewest: int, sure: float) -> Tensor:
             labels = torch.full((len(TRUE),), -1)
@@ -220,7 +223,7 @@ def test_a_judge_that_suspects_few_or_most_changes_nothing(
         looks.look(update, silent)
     assert int((looks.labels >= 0).sum()) == used
     told = [event["text"] for event in events if event["event"] == "note"]
-    assert bool(told) == (wrong > MANY_WRONG)
+    assert bool(told) == (wrong > MANY_WRONG or pairs > 0)
     assert all(("cannot tell which" in text) == (used == 600) for text in told)
 
 

@@ -5,7 +5,7 @@ its prototype, a given class comes from the true one by a confusion that is the 
 of a class. Both are fitted to the given labels alone, by expectation maximisation:
 
     P(true = c | x)         softmax of −β/2 · ‖x − prototype of c‖², x whitened within classes
-    P(given = k | true = c) confusion, drawn towards one rate of wrong labels for all
+    P(given = k | true = c) confusion: one rate of wrong labels for all, or pairs of classes
     trust = P(true = given | x, given)
 
 An image is left out of its own prototype. β, how much the embedding is believed, is fitted as well:
@@ -31,6 +31,8 @@ CLEAN_GAIN = 0.01  # nats per label by which wrong labels must explain more than
 SAMPLED = 20_000  # images, at most, by which β is chosen
 PRIOR_WRONG = 0.02  # the rate of wrong labels before anything was seen …
 PRIOR_IMAGES = 20.0  # … which weighs as much as so many images
+FEWEST_CONFUSED = 0.05  # of a class's images, where two classes are a pair that labels confuse
+BESIDE_PAIRS = 0.01  # rate of wrong labels between classes that are no pair
 
 
 class Mixture:
@@ -47,6 +49,7 @@ class Mixture:
         first = self._sum(lambda part: rows[part].double().sum(0))
         self.centre = (first / self.images).to(rows.dtype)
         self.strength, self.belief, self.likelihood = strength, 1.0, 0.0
+        self.pairs: Tensor | None = None  # bool [true, given]: what alone may be confused, if known
         self.common = self._all_alike(START_WRONG)
         # expected numbers [true, given], and what each image adds in its two likeliest cells
         self.counts = self.common * 0
@@ -96,7 +99,25 @@ class Mixture:
         total, right = self.counts.sum(), self.counts.diagonal().sum()
         wrong = (total - right + PRIOR_WRONG * PRIOR_IMAGES) / (total + PRIOR_IMAGES)
         self.common = self._all_alike(float(wrong))
+        if self.pairs is not None:
+            self.common = self._all_alike(BESIDE_PAIRS)
+            self.counts = self.counts * self.pairs
+            total = self.counts.sum()
         self.share = (self.counts.sum(1) + 1) / (total + self.count)
+
+    def keep_pairs(self) -> None:
+        """From here on only those classes are confused that are confused often.
+
+        Where classes overlap, every image is a little like many others: taken for wrong labels,
+        that hides the pairs which labels do confuse.
+        """
+        shares = self.counts / self.counts.sum(1, keepdim=True).clamp(min=1e-12)
+        self.pairs = (shares > FEWEST_CONFUSED).fill_diagonal_(True)
+
+    @property
+    def pairs_found(self) -> int:
+        """How many classes are confused with how many others, in all."""
+        return 0 if self.pairs is None else int(self.pairs.sum()) - self.count
 
     def _fit_prototypes(self, whiten: bool) -> None:
         """Means of the given classes weighted by trust."""
@@ -237,4 +258,5 @@ class Mixture:
             wrong.float().cpu(),
             names,
             note,
+            self.pairs_found,
         )

@@ -17,7 +17,10 @@ from derts.labels.trust import Trust
 ROUNDS = 8  # of expectation maximisation …
 FIRST = 3  # … of which the first begin with one rate for all classes, or look for pairs
 SHARPER = 4.0  # × β in the first rounds that look for pairs: clear cases show the pattern
-PAIRS_GAIN = 0.11  # nats per label by which confused pairs must explain labels better than one rate
+PAIRS_AFTER = 5, 9  # rounds after which only classes that are confused often stay confused …
+PAIRS_ROUNDS = 13  # … of those in which pairs are sought
+PAIR_COSTS = 2.0  # nats by which each pair must explain the labels better than one rate does …
+PAIRS_GAIN = 0.005  # … and per label, all together
 ALIKE, PAIRS = 5.0, 0.2  # × a class's images: how much of its confusion is that of all classes
 
 
@@ -58,10 +61,13 @@ def label_trust(
     pairs = Mixture(rows, numbers, sizes, group, PAIRS)
     for number in range(ROUNDS):
         alike.improve(one_rate=number < FIRST, whiten=number in (0, FIRST))
+    for number in range(PAIRS_ROUNDS):
+        if number in PAIRS_AFTER:
+            pairs.keep_pairs()
         sharper = SHARPER if number < FIRST else 1.0
         pairs.improve(sharper=sharper, whiten=number in (0, FIRST))
-    gained = (pairs.likelihood - alike.likelihood) / pairs.images
-    model = pairs if gained > PAIRS_GAIN else alike
+    gained = pairs.likelihood - alike.likelihood - PAIR_COSTS * pairs.pairs_found
+    model = pairs if gained > PAIRS_GAIN * pairs.images else alike
     note = ""
     if alone:
         note = f"a class with one image cannot be judged: {_listed(alone)}"

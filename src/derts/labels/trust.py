@@ -19,6 +19,7 @@ class Trust:
                                of class c (row); columns sum to 1
     classes      names of the classes
     note         what cannot be judged; empty where all can
+    confused     pairs of classes that labels confuse; 0 where wrong labels are alike everywhere
     """
 
     probability: Tensor
@@ -29,6 +30,7 @@ class Trust:
     wrong: Tensor
     classes: tuple[str, ...]
     note: str = ""
+    confused: int = 0
 
     def __len__(self) -> int:
         return len(self.probability)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LOOKS = 0.05, 0.15, 0.3, 0.5  # of the updates of a run, after which the learner judges
 FEWEST_UPDATES = 200  # of a run whose learner can judge
-MANY_WRONG = 0.15  # a learner's embedding takes so many right labels for wrong
+MANY_WRONG = 0.15  # a learner's embedding takes so many right labels for wrong, but in no pairs
 MOST_WRONG = 0.7  # a useless one so many
 SURE = 0.8  # probability with which a suggestion of features is trained on …
 NEVER = 2.0  # … while half of a learner's surest suggestions are wrong: it only leaves out
@@ -76,10 +76,10 @@ class LabelLooks:
             names = [trainer.images.class_names[number] for number in numbers.tolist()]
             rows = self._features(places, progress)
             trust = judge(rows, labels, names, trainer.learner.device)
-            self.wrong = trainer.group.same(trust.share_wrong)
+            self.wrong, confused = trainer.group.same((trust.share_wrong, trust.confused))
             self.labels = self.given.clone()
             least, sure = (MANY_WRONG, NEVER) if self.judge == LEARNER else (0.0, SURE)
-            if least <= self.wrong <= MOST_WRONG:
+            if (0.0 if confused else least) <= self.wrong <= MOST_WRONG:
                 kept = trainer.group.same(trust.kept(self.fewest, sure))
                 self.labels[places] = torch.where(kept < 0, -1, numbers[kept.clamp(min=0)])
         self.done += 1
