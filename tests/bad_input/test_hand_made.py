@@ -273,6 +273,35 @@ def test_a_run_with_a_nested_file_hides_no_other_run(
             Run.open(tmp_path / "bad").result()
 
 
+@pytest.mark.parametrize("name", ["result.json", "events.jsonl"])
+def test_a_run_with_a_pipe_or_a_locked_file_hides_no_other_run(
+    name: str,
+    finished_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shutil.copytree(finished_run, tmp_path / "bad")
+    shutil.copytree(finished_run, tmp_path / "good")
+    (tmp_path / "bad" / name).unlink()
+    os.mkfifo(tmp_path / "bad" / name)
+    assert run(["runs", str(tmp_path)]) == 0
+    assert f"{tmp_path / 'good'}" in capsys.readouterr().out
+    read = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.parent == tmp_path / "bad":
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    shutil.copy(finished_run / name, tmp_path / "file")
+    (tmp_path / "bad" / name).unlink()
+    shutil.move(tmp_path / "file", tmp_path / "bad" / name)
+    assert run(["runs", str(tmp_path)]) == 0
+    assert "cannot be read" in capsys.readouterr().out
+
+
 def test_names_that_were_changed_are_seen(store: Path, tmp_path: Path) -> None:
     shutil.copytree(store, tmp_path / "store")
     names = tmp_path / "store" / "train_names.json"

@@ -96,7 +96,7 @@ def runs(options: RunsOptions) -> None:
     for file in files:
         try:
             story = RunStory(Run.open(file.parent))
-        except DertsError:
+        except (DertsError, OSError):
             rows.append((str(file.parent), "", "", "", "", "cannot be read", ""))
             continue
         config = story.config

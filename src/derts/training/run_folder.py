@@ -156,7 +156,7 @@ class Run:
     def events(self) -> Iterator[Event]:
         """All events so far; a line cut off by a crash ends the listing."""
         log = self.path / "events.jsonl"
-        for number, line in enumerate(log.read_bytes().splitlines() if log.exists() else (), 1):
+        for number, line in enumerate(log.read_bytes().splitlines() if log.is_file() else (), 1):
             try:
                 event = parse_json(line)
             except ValueError:  # no JSON, or not even text
@@ -199,6 +199,8 @@ class Run:
         """What result.json holds; None while the run is not finished."""
         path = self.path / "result.json"
         try:
+            if path.is_fifo():
+                raise ValueError("it is a pipe")  # which would be waited for
             found = parse_json(path.read_text(encoding="utf-8"))
             if not _is_result(found):
                 raise ValueError("it holds no result")
