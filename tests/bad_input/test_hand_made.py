@@ -311,7 +311,7 @@ def soon() -> Iterator[None]:
         raise BaseException("it waits")
 
     before = signal.signal(signal.SIGALRM, wake)
-    signal.alarm(30)
+    signal.alarm(15)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
