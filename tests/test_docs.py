@@ -89,6 +89,29 @@ def test_commands_and_options_exist(page: Path, options: dict[str, dict[str, lis
                 assert word.split("=")[0] in options[name], f"{page.name}: {name} has no {word}"
 
 
+OPTION = re.compile(r"(?<![\w-])--[a-z][\w.-]*\w")
+OF_OTHERS = {"--version", "--error-unmatch", "--porcelain", "--nproc-per-node", "--head"}
+
+
+def test_options_that_messages_advise_exist(options: dict[str, dict[str, list[str]]]) -> None:
+    known = {name for names in options.values() for name in names}
+    groups = {name.partition(".")[0] for name in known}
+    texts = [(ROOT / "docs" / "moved.md", now_column())]
+    texts += [(file, file.read_text(encoding="utf-8")) for file in (ROOT / "src").rglob("*.py")]
+    for file, text in texts:
+        for word in OPTION.findall(text):
+            switch = word.replace(".no-", ".")
+            found = {word, switch} & (known | groups) or word in OF_OTHERS
+            assert found, f"{file.name} names {word}, which is no option"
+
+
+def now_column() -> str:
+    """What the options of moved.md are called now."""
+    text = (ROOT / "docs" / "moved.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in text.partition("## Behaviour")[0].splitlines()]
+    return "\n".join(row[2] for row in rows if len(row) > 3)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):

@@ -84,7 +84,7 @@ def test_ties_stay_as_given_and_a_class_short_of_images_keeps_the_split() -> Non
 
 
 def test_pools_without_classes_are_refused(table: ImageTable) -> None:
-    with pytest.raises(DertsError, match=r"votes need the classes .* --no-strategy\.votes"):
+    with pytest.raises(DertsError, match=r"votes need the classes .* --strategy\.no-votes"):
         relabel_by_votes(replace(drawn(table, None), classes=None))
 
 

@@ -86,6 +86,6 @@ def test_a_loop_whose_pools_know_no_classes_is_told_so(letters: Tables) -> None:
         LearnerConfig(), ModelConfig(width=4), way=3, item_shape=table.item_shape
     )
     context = Context(learner, table, draw, 2)
-    with pytest.raises(DertsError, match=r"--no-strategy\.votes"):
+    with pytest.raises(DertsError, match=r"--strategy\.no-votes"):
         build_strategy(StrategyConfig("derts", warmup=5)).next_batch(context)
     build_strategy(StrategyConfig("derts", warmup=5, votes=False)).next_batch(context)

@@ -65,7 +65,7 @@ def majority_vote(pool: TaskPool) -> Votes:
     if pool.classes is None:
         raise DertsError(
             "votes need the classes that a pool's labels stand for, the same in all tasks: make it "
-            "with TaskPool.sample, give classes [tasks, way], or use --no-strategy.votes"
+            "with TaskPool.sample, give classes [tasks, way], or use --strategy.no-votes"
         )
     shots = pool.support.shape[1]
     images = torch.cat((pool.support, pool.query), 1)
