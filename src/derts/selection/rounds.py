@@ -131,6 +131,11 @@ class PoolStrategy(Strategy):
             return None
         return self._pool[self.batches[self.position]]
 
+    def labels_changed(self) -> None:
+        self.batches, self.position = [], 0
+        self.random_batches = self.random_looks = 0
+        self._pool = self._ahead = None
+
     def estimate(self, context: Context, drawn: DrawnPool) -> PoolEstimate:
         """One pass over the pool, shared among processes."""
         count, group = len(drawn.pool), context.group

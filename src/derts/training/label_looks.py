@@ -84,7 +84,7 @@ class LabelLooks:
                 self.labels[places] = torch.where(kept < 0, -1, numbers[kept.clamp(min=0)])
         self.done += 1
         trainer.drawer.use(self.labels)
-        trainer.restart_strategy()
+        trainer.strategy.labels_changed()
         self._tell(update)
 
     def state_dict(self) -> dict[str, Any]:
