@@ -38,6 +38,7 @@ class RoundRecord:
     update: int
     digest: str  # of its images
     random: bool = False  # whether it trained on random tasks, none of these preferred
+    labels: Tensor | None = None  # int64 [items] that tasks were drawn by, −1: left out, if others
 
     @staticmethod
     def of(
@@ -60,11 +61,20 @@ class RoundRecord:
             random=choice.at_random,
         )
 
+    def fits(self, images: Table) -> bool:
+        """Whether its labels can be of these items."""
+        if self.labels is None:
+            return True
+        labels, classes = self.labels, len(images.class_names)
+        sound = labels.dtype == torch.int64 and labels.shape == (len(images),)
+        return sound and bool(((labels >= -1) & (labels < classes)).all())
+
     def to_bytes(self) -> bytes:
         """A safetensors file."""
         about = {"derts": FORMAT, "number": str(self.number), "update": str(self.update)}
         about |= {"random": "yes"} if self.random else {}
         tensors = {name: getattr(self, name).contiguous() for name in TENSORS}
+        tensors |= {} if self.labels is None else {"labels": self.labels}
         return save(tensors, {**about, "digest": self.digest})
 
     @staticmethod
@@ -76,11 +86,12 @@ class RoundRecord:
                 if about.get("derts") != FORMAT:
                     raise ValueError("it is no record of a round")
                 tensors = {name: file.get_tensor(name) for name in TENSORS}
+                labels = file.get_tensor("labels") if "labels" in file.keys() else None  # noqa: SIM118
             if len({len(value) for value in tensors.values()}) > 1:
                 raise ValueError("its parts differ in length")
             return RoundRecord(
                 **tensors, number=int(about["number"]), update=int(about["update"]),
-                digest=about["digest"], random="random" in about,
+                digest=about["digest"], random="random" in about, labels=labels,
             )  # fmt: skip
         except FileNotFoundError:
             raise DertsError(f"no record of a round at {path}: check the path") from None

@@ -87,6 +87,11 @@ class LabelLooks:
         trainer.strategy.labels_changed()
         self._tell(update)
 
+    @property
+    def changed(self) -> bool:
+        """Whether training goes by other labels than the given ones."""
+        return not torch.equal(self.labels, self.given)
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         return {"done": self.done, "wrong": self.wrong, "labels": self.labels}
