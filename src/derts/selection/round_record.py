@@ -42,9 +42,9 @@ class RoundRecord:
 
     @staticmethod
     def of(
-        drawn: DrawnPool, choice: Choice, images: Table, number: int, update: int
+        drawn: DrawnPool, choice: Choice, images: Table | None, number: int, update: int
     ) -> RoundRecord:
-        """The record of a round that looked at its pool."""
+        """The record of a round that looked at its pool; `images` as `pool_digest` takes them."""
         assert choice.estimate is not None
         (gradients,) = choice.estimate.gradients.values()
         part, nothing = slice(MOST_TASKS), torch.zeros(len(drawn.pool), dtype=torch.bool)
@@ -118,10 +118,14 @@ def two_dimensions(rows: Tensor) -> Tensor:
     return places if width == 2 else torch.cat((places, torch.zeros_like(places)), 1)
 
 
-def pool_digest(pool: TaskPool, images: Table) -> str:
-    """Tells whether a pool drawn again is made of the same images: its indices, and some pixels."""
+def pool_digest(pool: TaskPool, images: Table | None) -> str:
+    """Tells whether a pool drawn again is made of the same images: its indices, and some pixels.
+
+    None: a frozen backbone embedded the images, so that the pixels are not at hand.
+    """
     digest = hashlib.sha256(pool.support.cpu().numpy().tobytes())
-    digest.update(images.gather(pool.support[:4]).cpu().numpy().tobytes())
+    if images is not None:
+        digest.update(images.gather(pool.support[:4]).cpu().numpy().tobytes())
     return digest.hexdigest()
 
 

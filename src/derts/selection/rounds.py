@@ -218,7 +218,9 @@ class PoolStrategy(Strategy):
         context.log({**about, **taken, **resting, **round_event(drawn, choice)})
         if context.keep_round is not None and choice.estimate is not None:
             with clock.phase("record"):
-                record = RoundRecord.of(drawn, choice, context.images, number, context.update)
+                frozen = context.learner.embedding.pretrained is not None
+                images = None if frozen else context.images
+                record = RoundRecord.of(drawn, choice, images, number, context.update)
                 context.keep_round(record)
 
 
