@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from derts.clock import Clock
 from derts.config import LearnerConfig, ModelConfig
 from derts.data.table import ImageTable
 from derts.errors import DertsError
+from derts.evaluation import evaluate
 from derts.gradients import (
     ESTIMATES,
     estimate_gradients,
@@ -224,6 +226,22 @@ def test_a_task_that_overflows_gives_rows_that_are_not_finite() -> None:
     assert isinstance(model, ANIL)
     model.inner_lr = 1e308
     assert not estimate_gradients(model, images(), pool).isfinite().all()
+
+
+def test_what_is_no_learner_table_or_pool_is_refused() -> None:
+    model, table, pool = learner("protonet"), images(), tasks()
+    unknown = replace(pool, query=torch.full_like(pool.query, len(table)))
+    wrong: list[tuple[Any, Any, Any, str]] = [
+        (torch.nn.Linear(1, 1), table, pool, r"Linear is no Learner: make one with derts\.build_"),
+        (model, table.images, pool, r"Tensor is no Table: give a derts\.ImageTable"),
+        (model, table, [1, 2], r"list is no TaskPool: draw one with derts\.TaskPool\.sample"),
+        (model, table, pool[:0], "the pool has no tasks: draw at least one"),
+        (model, table, unknown, f"image {len(table)} but .* {len(table)}: give the table that"),
+    ]
+    for *given, message in wrong:
+        for use in (estimate_gradients, evaluate):
+            with pytest.raises(DertsError, match=message):
+                use(*given)
 
 
 def test_mistakes_are_named() -> None:

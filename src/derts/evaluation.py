@@ -8,7 +8,7 @@ import torch
 
 from derts.data.table import Table
 from derts.hardware import send
-from derts.learners.base import Learner, query_losses
+from derts.learners.base import Learner, check_inputs, query_losses
 from derts.learners.embedding import DistinctImages, evaluation_mode, task_features
 from derts.tasks.pool import TaskPool
 
@@ -44,6 +44,7 @@ def evaluate(learner: Learner[Any], images: Table, pool: TaskPool) -> Evaluation
     """Adapt to each task's support set and classify its query set, so that no test image
     influences another: running statistics are read, never written.
     """
+    check_inputs(learner, images, pool)
     percent = accuracies(learner, images, pool).double().mul(100).cpu()
     return Evaluation(tuple(round(value, 4) for value in percent.tolist()), images.split)
 

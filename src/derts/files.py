@@ -38,6 +38,13 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def regular(path: Path) -> Path:
+    """The path of a file, or of nothing; an OSError where opening it may wait, as for a pipe."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return path
+
+
 def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text; a ValueError where it has none that can be used."""
     try:
@@ -111,7 +118,7 @@ def locked(folder: Path) -> Iterator[None]:
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    handle = os.open(regular(folder / LOCK), os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -134,7 +141,7 @@ def is_locked(folder: Path) -> bool:
     try:
         import fcntl
 
-        with (folder / LOCK).open("rb") as file:
+        with regular(folder / LOCK).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

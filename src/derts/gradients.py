@@ -25,7 +25,7 @@ from derts.distributed import Group
 from derts.errors import DertsError
 from derts.hardware import send
 from derts.learners import ANIL, MAML, Learner
-from derts.learners.base import ProductLearner, query_losses
+from derts.learners.base import ProductLearner, check_inputs, query_losses
 from derts.learners.embedding import evaluation_mode, task_features, task_products
 from derts.learners.wrapped import OwnLearner
 from derts.tasks import TaskPool, generator
@@ -67,6 +67,7 @@ def estimate_gradients(
     >>> estimate_gradients(learner, table, pool).shape
     torch.Size([6, 3])
     """
+    check_inputs(learner, images, pool)
     return estimate_pool(learner, images, pool, (estimate,)).gradients[estimate]
 
 

@@ -9,12 +9,13 @@ import operator
 import os
 import pickle
 import shutil
+import signal
 import socket
 import struct
 import subprocess
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +301,45 @@ def test_a_run_with_a_pipe_or_a_locked_file_hides_no_other_run(
     shutil.move(tmp_path / "file", tmp_path / "bad" / name)
     assert run(["runs", str(tmp_path)]) == 0
     assert "cannot be read" in capsys.readouterr().out
+
+
+@pytest.fixture
+def soon() -> Iterator[None]:
+    """Who waits for a pipe is told so."""
+
+    def wake(*_: object) -> None:
+        raise BaseException("it waits")
+
+    before = signal.signal(signal.SIGALRM, wake)
+    signal.alarm(15)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_a_pipe_in_place_of_a_file_of_a_store_is_refused(
+    store: Path, tmp_path: Path, soon: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("store.json", "train.npy", "train_labels.npy", "train_names.json"):
+        folder = tmp_path / name
+        shutil.copytree(store, folder)
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+        assert run(["data", "verify", str(folder)]) == 2
+        assert "not a regular file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["data.json", "events.jsonl", "result.json", ".lock", "checkpoints/update-0000002.ckpt"]
+)
+def test_a_run_with_a_pipe_is_not_resumed(
+    name: str, finished_run: Path, tmp_path: Path, soon: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished_run, tmp_path / "run")
+    (tmp_path / "run" / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "run" / name)
+    assert run(["train", "--resume", str(tmp_path / "run"), "--updates", "3"]) == 2
+    assert "not a regular file" in capsys.readouterr().err
 
 
 def test_names_that_were_changed_are_seen(store: Path, tmp_path: Path) -> None:

@@ -88,13 +88,18 @@ def test_repeated_rows_and_small_classes_are_told(tmp_path: Path) -> None:
     values[[4, 8, 9]] = values[0]
     labels[23] = "rare"
     np.savez(tmp_path / "x.npz", features=values, labels=labels)
-    with pytest.raises(DertsError, match="class 'rare' has one row"):
+    with pytest.raises(DertsError, match=r"class 'rare' has one row.* --min-images 2$"):
         prepare_matrix(tmp_path / "x.npz", tmp_path / "store")
     _, notes = prepare_matrix(tmp_path / "x.npz", tmp_path / "store", min_rows=2)
     assert notes == [
         "3 rows repeat an earlier row, 1 of them with another label",
         "left out 1 classes with fewer than 2 rows",
     ]
+    with pytest.raises(DertsError, match=r"0 classes, .*: \d+ are left out, lower --min-images"):
+        prepare_matrix(tmp_path / "x.npz", tmp_path / "other", min_rows=100)
+    np.savez(tmp_path / "few.npz", features=values[:3], labels=["a", "b", "c"])
+    with pytest.raises(DertsError, match=r"has one row, and a task needs more: add some$"):
+        prepare_matrix(tmp_path / "few.npz", tmp_path / "other")
 
 
 def test_few_rows_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,11 @@ ENGINES: tuple[Engine, ...] = ("greedy", "lazy", "stochastic")
 
 def points(count: int = 50, dimensions: int = 4) -> torch.Tensor:
     return torch.randn(count, dimensions, generator=torch.Generator().manual_seed(0))
+
+
+def nested(rows: int) -> torch.Tensor:
+    with warnings.catch_warnings(action="ignore"):  # that they are a prototype
+        return torch.nested.nested_tensor([torch.ones(2)] * rows)
 
 
 def test_it_loads_nothing_else_of_derts() -> None:
@@ -99,6 +105,8 @@ def test_rows_that_are_not_finite_are_named(bad: float) -> None:
         (points(), {"k": 5, "device": ["cpu"]}, "device .* cannot be used .*: leave it out"),
         (points(), {"k": 5, "device": "meta"}, "device meta cannot be used .*: leave it out"),
         (torch.zeros(9, 2, device="meta"), {"k": 5}, "on the meta device"),
+        (nested(9), {"k": 5}, r"torch\.stack\(gradients"),
+        (points(), {"k": 5, "engine": "stochastic", "epsilon": 1e-320}, "epsilon is 1e-320"),
         (points(), {"k": 5, "device": "quantum"}, "device quantum cannot be used .*: leave it out"),
         (points(), {"k": 5, "epsilon": 0.0}, "epsilon"),
         (points(), {"k": 5, "memory_limit_gib": -1.0}, "memory_limit_gib"),
@@ -129,6 +137,24 @@ def test_another_pool_than_the_gradients_are_of_is_refused(rows: int) -> None:
         next(select(points(), 7).batches(torch.arange(rows), 2))
 
 
+@pytest.mark.parametrize(
+    "pool",
+    [
+        list(range(50)),
+        nested(50),
+        torch.ones(50, 2).to_sparse(),
+        torch.tensor(50),
+        dict.fromkeys(range(50)),
+        None,
+    ],
+)
+def test_a_pool_that_row_numbers_do_not_index_is_refused(pool: Any) -> None:
+    with pytest.raises(
+        DertsError, match=r"cannot be indexed .*: give a TaskPool, a tensor or an a"
+    ):
+        next(select(points(), 7).batches(pool, 2))
+
+
 def test_batches_hold_each_selected_row_once_with_mean_weight_one() -> None:
     selection = select(points(), 23)
     pool = torch.arange(100, 150)
@@ -146,6 +172,8 @@ def test_batches_hold_each_selected_row_once_with_mean_weight_one() -> None:
     assert again.tolist() == (rows + 100).tolist() != other.tolist()
     with pytest.raises(DertsError, match=r"size is 2\.5; give a whole number"):
         next(selection.batches(pool, 2.5))  # type: ignore[arg-type]
+    with pytest.raises(DertsError, match=r"seed is 1\.5; give a whole number"):
+        next(selection.batches(pool, 2, seed=1.5))  # type: ignore[arg-type]
     with pytest.raises(DertsError, match="size is 0"):
         next(selection.batches(pool, 0))
 
@@ -157,6 +185,8 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["selection.json"]
     with pytest.raises(DertsError, match="cannot read"):
         Selection.load(tmp_path / "missing.json")
+    with pytest.raises(DertsError, match="cannot write"):
+        selection.save(tmp_path / "nowhere" / "selection.json")
     (tmp_path / "other.json").write_text("[1]")
     with pytest.raises(DertsError, match="is not a selection"):
         Selection.load(tmp_path / "other.json")

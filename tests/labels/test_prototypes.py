@@ -80,6 +80,15 @@ def test_confused_pairs_are_seen_where_classes_overlap() -> None:
     assert 0.1 < trust.share_wrong < 0.25
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_few_images_show_no_pairs_by_chance(seed: int) -> None:
+    rows, true = clusters(apart=0.2, seed=seed)
+    trust = label_trust(rows, true)
+    assert trust.confused == 0
+    assert float((trust.probability < 0.5).float().mean()) <= 0.02
+    assert label_trust(rows, corrupted(true, "symmetric", 0.4)).confused == 0
+
+
 def test_an_embedding_that_tells_nothing_distrusts_nothing() -> None:
     rows, true = clusters(apart=0.0)
     trust = label_trust(rows, corrupted(true, "symmetric", 0.4))

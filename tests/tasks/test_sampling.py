@@ -153,6 +153,21 @@ def test_impossible_tasks_are_refused(change: dict[str, object], message: str, t
         TaskPool.sample(table(*EVEN), **settings)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "fix"),
+    [
+        ([9, 3, 9], r"lower --tasks\.shot or --tasks\.query, or leave it out \(--min-images 4\)$"),
+        ([9, 3, 3], r"lower --tasks\.shot or --tasks\.query$"),
+        ([9, 1, 3], "add images$"),
+    ],
+)
+def test_a_small_class_is_left_out_only_where_others_are_enough(sizes: list[int], fix: str) -> None:
+    labels = torch.repeat_interleave(torch.arange(3), torch.tensor(sizes))
+    table = ImageTable(torch.zeros(len(labels), 4, 4, 1, dtype=torch.uint8), labels, tuple("abc"))
+    with pytest.raises(DertsError, match=f"class 'b' .* needs 4: {fix}"):
+        TaskPool.sample(table, tasks=1, way=2, shot=1, query=3, seed=0)
+
+
 def test_a_split_of_one_class_is_told_to_grow_and_not_to_lower_the_way() -> None:
     """A way of 1 would be refused in its turn."""
     table = ImageTable(torch.zeros(9, 4, 4, 1, dtype=torch.uint8), torch.zeros(9).long(), ("a",))

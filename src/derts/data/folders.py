@@ -67,8 +67,12 @@ def _list(folders: dict[str, Path], listing: Listing) -> dict[str, ListedSplit]:
         classes = _list_classes(folder, listing)
         if split and not classes:
             lacks = f"has no class folder with {listing.min_images} images or more"
-            raise DertsError(f"{folder} {lacks}: add some, or remove it")
+            fix = "lower --min-images, add some," if listing.left_out else "add some,"
+            raise DertsError(f"{folder} {lacks}: {fix} or remove it")
         shares = {split: list(classes)}
+        if not split and listing.left_out and len(classes) < len(SPLITS):
+            few = f"{len(classes)} classes cannot be split into train, val and test"
+            raise DertsError(f"{few}, {len(listing.left_out)} are left out: lower --min-images")
         if not split:
             shares = split_by_class(sorted(classes), listing.split_fractions, listing.seed)
         for share, names in shares.items():

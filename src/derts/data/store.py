@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from derts.data.table import FeatureTable, ImageTable, Table, describe_items
 from derts.errors import DertsError, printable
-from derts.files import parse_json, sample_digest
+from derts.files import parse_json, regular, sample_digest
 from derts.progress import Advance, Progress, silent
 
 FORMAT, VERSION = "derts-store", 1
@@ -125,7 +125,7 @@ def describe_store(path: Path | str) -> StoreDescription:
     if not path.exists():
         raise DertsError(f"{path} does not exist: make it with derts data prepare")
     try:
-        content = parse_json((path / "store.json").read_text(encoding="utf-8"))
+        content = parse_json(regular(path / "store.json").read_text(encoding="utf-8"))
         if (content["format"], content["version"]) != (FORMAT, VERSION):
             format_ = f"{content['format']} version {content['version']}"
             raise ValueError(f"{format_}, this derts reads {FORMAT} version {VERSION}")
@@ -204,7 +204,7 @@ def item_names(source: Path | str, split: str) -> list[str] | None:
     if store is None or not (entry := store.splits[split]).names_sha256:
         return None
     try:
-        content = path.read_bytes()
+        content = regular(path).read_bytes()
         found = parse_json(content)
     except (OSError, ValueError) as error:
         raise DertsError(f"{path} cannot be read ({error}): {REMAKE}") from None
@@ -255,7 +255,7 @@ def data_digest(path: Path, advance: Advance | None = None) -> str:
 def _open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
     try:
         # Copy on write: torch warns of read-only memory, and nothing must reach the file.
-        array = np.load(path, mmap_mode="c", allow_pickle=False)
+        array = np.load(regular(path), mmap_mode="c", allow_pickle=False)
         if array.dtype != dtype or array.shape != shape:
             found = f"it is {array.dtype} {list(array.shape)}"
             raise ValueError(f"{found} but store.json says {np.dtype(dtype)} {list(shape)}")

@@ -75,8 +75,15 @@ class Selection:
         [([11, 12], [1.33..., 0.66...])]
         """
         size, rows = whole_number("size", size, 1, 2**63 - 1), len(self.assignment)
-        if len(pool) != rows:
-            wrong = f"the pool has {len(pool)} rows but the selection was made from {rows}"
+        seed = whole_number("seed", seed, -(2**63), 2**63 - 1)
+        try:
+            count = len(pool)
+            pool[self.indices[:0]]
+        except (TypeError, LookupError, RuntimeError):  # NotImplementedError is of the last kind
+            cannot = f"a {type(pool).__name__} cannot be indexed by a tensor of row numbers"
+            raise DertsError(f"{cannot}: give a TaskPool, a tensor or an array") from None
+        if count != rows:
+            wrong = f"the pool has {count} rows but the selection was made from {rows}"
             raise DertsError(f"{wrong}: give the pool that the gradients are of")
         scaled = self.weights / self.weights.mean()
         generator = torch.Generator().manual_seed(seed)
@@ -93,7 +100,10 @@ class Selection:
         """Writes :meth:`to_json` to ``path``, which is then whole or as it was."""
         from derts.files import write_atomically
 
-        write_atomically(Path(path), f"{self.to_json()}\n".encode())
+        try:
+            write_atomically(Path(path), f"{self.to_json()}\n".encode())
+        except OSError as error:
+            raise DertsError(f"cannot write {path}: {error.strerror}") from error
 
     @classmethod
     def load(cls, path: str | Path) -> Selection:
@@ -152,7 +162,7 @@ def select(
     for name, value in numbers.items():
         if not isinstance(value, Real):
             raise DertsError(f"{name} is {value!r}; give a number")
-    if not 0 < epsilon < 1:
+    if not 1e-300 < epsilon < 1:  # of less, the inverse is infinite
         raise DertsError(f"epsilon is {epsilon}; choose a number between 0 and 1")
     if not memory_limit_gib >= 0:
         raise DertsError(f"memory_limit_gib is {memory_limit_gib}; it must not be negative")
@@ -199,10 +209,7 @@ def select_file(gradients: str | Path, k: int, out: str | Path, **options: Any) 
             f"{gradients} is not a .npy file of numbers; write one with numpy.save ({error})"
         ) from error
     selection = select(matrix, k, **options)
-    try:
-        selection.save(out)
-    except OSError as error:
-        raise DertsError(f"cannot write {out}: {error.strerror}") from error
+    selection.save(out)
     return selection
 
 
@@ -249,6 +256,9 @@ def _checked_points(gradients: Any) -> Tensor:
         points = torch.from_numpy(np.array(gradients, dtype=np.float64, order="C"))
     elif gradients.is_meta:
         raise DertsError("gradients are on the meta device, without numbers; make them on the CPU")
+    elif gradients.is_nested:
+        fix = "give a matrix whose rows are equally long, as torch.stack(gradients.unbind())"
+        raise DertsError(f"gradients are a nested tensor; {fix}")
     elif gradients.layout != torch.strided:
         raise DertsError("gradients are a sparse tensor; give gradients.to_dense()")
     elif gradients.is_complex():

@@ -14,7 +14,7 @@ from derts.data.store import StoreDescription, item_names, store_settings
 from derts.data.store_writing import SplitContent, write_store
 from derts.data.table import Table
 from derts.errors import DertsError
-from derts.files import read_csv
+from derts.files import read_csv, regular
 from derts.labels.judged import JudgedItems
 from derts.tasks.randomness import generator
 
@@ -117,7 +117,7 @@ def true_labels(store: str, images: Table) -> Tensor:
     """The true labels int64 [n] of a corrupted store's training images: for scoring alone."""
     path = Path(store) / TRUE_LABELS
     try:
-        found = np.load(path, allow_pickle=False)
+        found = np.load(regular(path), allow_pickle=False)
     except FileNotFoundError:
         fix = "only what derts data corrupt wrote can be scored"
         raise DertsError(f"{store} has no {TRUE_LABELS}: {fix}") from None

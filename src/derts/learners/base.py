@@ -139,3 +139,24 @@ def query_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tupl
     each = F.cross_entropy(by_class, labels, reduction="none", label_smoothing=smoothing)
     losses = each.mean(1)
     return losses, (logits.detach().argmax(-1) == labels).to(losses.dtype).mean(1)
+
+
+def check_inputs(learner: object, images: object, pool: object) -> None:
+    """Refuse what is no learner, table or pool, and tasks of another table or way."""
+    for given, kind, fix in (
+        (learner, Learner, "make one with derts.build_learner"),
+        (images, Table, "give a derts.ImageTable or derts.FeatureTable"),
+        (pool, TaskPool, "draw one with derts.TaskPool.sample"),
+    ):
+        if not isinstance(given, kind):
+            raise DertsError(f"a {type(given).__name__} is no {kind.__name__}: {fix}")
+    assert isinstance(learner, Learner)
+    assert isinstance(images, Table)
+    assert isinstance(pool, TaskPool)
+    learner.check_way(pool)
+    if len(pool) == 0:
+        raise DertsError("the pool has no tasks: draw at least one")
+    highest = max(int(pool.support.max()), int(pool.query.max()))
+    if highest >= len(images):
+        wrong = f"the pool names {images.noun} {highest} but the table has {len(images)}"
+        raise DertsError(f"{wrong}: give the table that the tasks were drawn from")

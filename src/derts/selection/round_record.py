@@ -14,6 +14,7 @@ from torch import Tensor
 
 from derts.data.table import Table
 from derts.errors import DertsError
+from derts.files import regular
 from derts.tasks import TaskPool, generator
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class RoundRecord:
     def load(path: Path | str) -> RoundRecord:
         """Read what `to_bytes` gave."""
         try:
-            with safe_open(str(path), framework="pt") as file:
+            with safe_open(str(regular(Path(path))), framework="pt") as file:
                 about = file.metadata() or {}
                 if about.get("derts") != FORMAT:
                     raise ValueError("it is no record of a round")

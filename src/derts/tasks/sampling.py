@@ -92,7 +92,10 @@ class TaskSampler:
         if self.sizes[smallest] < wanted:
             which = f"class {self.class_names[smallest]!r} of {self.split!r}"
             few = f"{self.sizes[smallest]} images but shot {shot} + query {query} needs {wanted}"
-            fix = f"lower --tasks.shot or --tasks.query, or leave it out (--min-images {wanted})"
+            can = self.sizes[smallest] > 1
+            fix = "lower --tasks.shot or --tasks.query" if can else "add images"
+            if (self.sizes >= wanted).sum() >= way:
+                fix += f", or leave it out (--min-images {wanted})"
             raise DertsError(f"{which} has {few}: {fix}")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from derts.errors import DertsError, say
-from derts.files import write_atomically
+from derts.files import regular, write_atomically
 
 Weights = dict[str, torch.Tensor]
 State = dict[str, Any]
@@ -59,7 +59,7 @@ def newest_checkpoint(folder: Path, quiet: bool = False) -> tuple[Path, State] |
 def load_checkpoint(path: Path) -> State:
     """The state in a checkpoint, its checksum verified; tensors and plain values only."""
     try:
-        header, _, content = path.read_bytes().partition(b"\n")
+        header, _, content = regular(path).read_bytes().partition(b"\n")
         if not header.startswith(MAGIC):
             raise ValueError("it does not begin like a checkpoint")
         if hashlib.sha256(content).hexdigest().encode() != header.removeprefix(MAGIC):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from derts.errors import DISK_FULL, DertsError
-from derts.files import parse_json, write_json
+from derts.files import parse_json, regular, write_json
 from derts.progress import Advance, unheard
 from derts.selection.round_record import RoundRecord
 from derts.training.bad_numbers import BadNumbersError
@@ -142,7 +142,7 @@ class Driver:
         """What was measured at one of the points before."""
         if self.run is not None and update in self.points:
             with suppress(FileNotFoundError, ValueError):
-                found: Result = parse_json(point_file(self.run.path, update).read_bytes())
+                found: Result = parse_json(regular(point_file(self.run.path, update)).read_bytes())
                 return found
         return None
 

@@ -14,7 +14,7 @@ from derts.config import TrainConfig
 from derts.data import open_data
 from derts.distributed import Group, LostProcessError, joined
 from derts.errors import DertsError, InterruptedRunError, say
-from derts.files import locked
+from derts.files import locked, regular
 from derts.hardware import choose_device
 from derts.progress import Advance, progress, unheard
 from derts.tasks import TaskSampler
@@ -88,7 +88,7 @@ def resume(
         trainer = checked_trainer(config, tables, group, quiet)
         state = _load_newest(trainer, run)
         result = run.path / "result.json"
-        if trainer.update == config.updates and result.exists():
+        if regular(result).exists() and trainer.update == config.updates:
             fix = "give more --updates to go on with it"
             raise DertsError(f"{path} is finished, its result is in {result}: {fix}")
         group.first(lambda: run.rewind(state))

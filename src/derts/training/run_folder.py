@@ -16,7 +16,7 @@ from derts.config import TrainConfig
 from derts.config_file import read_config, to_toml
 from derts.data import data_fingerprint
 from derts.errors import DertsError, say
-from derts.files import LOCK, parse_json, write_atomically, write_json
+from derts.files import LOCK, parse_json, regular, write_atomically, write_json
 from derts.learners import AnyLearner, pretrained_weights
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Run:
         """Fingerprint of the data, and where it lay to the run."""
         path = self.path / "data.json"
         try:
-            about = parse_json(path.read_text(encoding="utf-8"))
+            about = parse_json(regular(path).read_text(encoding="utf-8"))
             return about["fingerprint"], str(about.get("from_here", ""))
         except FileNotFoundError:
             return None
@@ -178,7 +178,7 @@ class Run:
         if not isinstance(length, int) or length < 0:
             cause = f"the newest checkpoint of {self.path} does not say how long its logs are"
             raise DertsError(f"{cause}: remove it to go on from the one before")
-        if log.exists() and length < log.stat().st_size:
+        if regular(log).exists() and length < log.stat().st_size:
             os.truncate(log, length)
         for leftover in (*self.path.glob(".*.tmp"), *self.path.glob("*/.*.tmp")):
             leftover.unlink(missing_ok=True)
@@ -199,9 +199,7 @@ class Run:
         """What result.json holds; None while the run is not finished."""
         path = self.path / "result.json"
         try:
-            if path.is_fifo():
-                raise ValueError("it is a pipe")  # which would be waited for
-            found = parse_json(path.read_text(encoding="utf-8"))
+            found = parse_json(regular(path).read_text(encoding="utf-8"))
             if not _is_result(found):
                 raise ValueError("it holds no result")
         except FileNotFoundError:
