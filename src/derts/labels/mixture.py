@@ -47,6 +47,7 @@ class Mixture:
         self.block = max(1, BLOCK // max(self.dim, self.count))
         self.images = float(sizes.sum())
         self.trusted = torch.ones(len(rows), device=rows.device)
+        self.lengths = torch.zeros(len(rows), dtype=rows.dtype, device=rows.device)  # whitened, ²
         first = self._sum(lambda part: rows[part].double().sum(0))
         self.centre = (first / self.images).to(rows.dtype)
         self.strength, self.belief, self.likelihood = strength, 1.0, 0.0
@@ -137,7 +138,11 @@ class Mixture:
 
         if whiten:
             self.whiten = self._whitening()
+            for part in self._parts():
+                white = (self.rows[part] - self.centre) @ self.whiten
+                self.lengths[part] = white.square().sum(1)
         self.prototypes = self.means @ self.whiten
+        self.directions = self.whiten @ self.prototypes.T
 
     def _whitening(self) -> Tensor:
         """[d, d] after which the spread within classes is about the same in all directions."""
@@ -159,9 +164,8 @@ class Mixture:
 
     def _distances(self, part: slice) -> Tensor:
         """Squared distances [n, C] to the prototypes, each image left out of its own."""
-        rows = (self.rows[part] - self.centre) @ self.whiten
-        lengths = rows.square().sum(1, keepdim=True) + self.prototypes.square().sum(1)
-        found = (lengths - 2 * rows @ self.prototypes.T).clamp(min=0)
+        lengths = self.lengths[part, None] + self.prototypes.square().sum(1)
+        found = (lengths - 2 * (self.rows[part] - self.centre) @ self.directions).clamp(min=0)
         given, own = self.given[part, None], self.trusted[part, None]
         mass = self.weights[self.given[part], None].to(own)
         # without itself the mean lies further away; the last one of a class has none
