@@ -13,6 +13,7 @@ from derts.learners import build_learner
 from derts.models.pretrained import LITE0, TIMM, Pretrained, load_pretrained
 from derts.predict import FORMAT, PRETRAINED, Card, FewShotModel, Weights, part_of
 from derts.training.checkpoint import best_weights, check_finite, newest_checkpoint
+from derts.training.memory import check_file_size
 from derts.training.run_folder import Run
 
 RESULTS = (  # what a card tells of a run's result
@@ -35,6 +36,7 @@ def load_model(path: Path | str, weights: str = "") -> FewShotModel:
         fix = f"give one that derts wrote, or a pretrained backbone ({LITE0}, {TIMM}NAME)"
         raise DertsError(f"{path} is not a run folder, nor a file of a model: {fix}")
     file, parts = (path, _of_file(path)) if path.is_file() else _of_run(path)
+    check_file_size(parts[0], tuple(parts[1]["item_shape"]), [file])
     try:
         return FewShotModel(*parts)
     except RuntimeError as error:
@@ -62,13 +64,13 @@ def _of_run(path: Path) -> tuple[Path, Parts]:
     result, config = run.result() or {}, run.config
     shape = result.get("item_shape")
     if by := result.get("embedded_by"):  # the data was features of images
-        whole = {
-            "backbone": by["backbone"],
-            "weights": by["weights"],
-            "head": config.model.backbone,
-        }
+        by = by if isinstance(by, dict) else {}
+        whole = {name: by.get(name) for name in ("backbone", "weights")}
+        whole["head"] = config.model.backbone
         config = with_values(config, {"model": whole}, str(run.path))
-        shape = by["item_shape"]
+        shape = by.get("item_shape", [])
+    if not (shape is None or _is_shape(shape)):
+        raise DertsError(f"{path / 'result.json'} is damaged (items of shape {shape}): remove it")
     card = {
         "format": FORMAT,
         "item_shape": list(shape or open_data(run.data())["train"].item_shape),
@@ -88,6 +90,8 @@ def _of_file(path: Path) -> Parts:
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         check_finite(weights, "model")
         card = parse_json(about["card"])
+        if not _is_shape(card["item_shape"]):
+            raise ValueError(f"items of shape {card['item_shape']}")
         config = with_values(TrainConfig(), card["config"], str(path))
     except (SafetensorError, KeyError, TypeError, ValueError, OSError, RecursionError) as error:
         fix = "give a run folder, or a file that derts export wrote"
@@ -97,3 +101,9 @@ def _of_file(path: Path) -> Parts:
         pretrained = load_pretrained(config.model.backbone, kept)
         weights = {name: weights[name] for name in weights if not name.startswith(PRETRAINED)}
     return config, card, weights, pretrained
+
+
+def _is_shape(found: object) -> bool:
+    """Whether these are the lengths of an image's sides and channels, or of a row of features."""
+    sides = found if isinstance(found, list) else []
+    return len(sides) in (1, 3) and all(isinstance(side, int) and side > 0 for side in sides)

@@ -1,14 +1,18 @@
 """Small files that would take minutes or gigabytes are refused before they do."""
 
 import io
+import json
+import re
 import shutil
 import time
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from derts.cli import run
 from derts.config_file import read_config, to_toml
@@ -16,8 +20,10 @@ from derts.data import ImageTable, find_source, save_table
 from derts.data import prepare as make_store
 from derts.errors import DertsError
 from derts.facility_location import select
+from derts.model_files import load_model
 from derts.training import train
 from derts.training.run_folder import Run
+from tests.bad_input.conftest import Attempt
 from tests.tiny import tiny
 
 DEEP = {
@@ -65,6 +71,49 @@ def test_an_archive_that_unpacks_to_gigabytes_is_not_unpacked(
     monkeypatch.setattr("derts.data.sources.free_memory", lambda _: 10**8)
     with pytest.raises(DertsError, match=r"0.1 GB of arrays do not fit into the 0.1 GB"):
         make_store(tmp_path, tmp_path / "store", size=8)
+
+
+def never(*_: Any, **__: Any) -> None:
+    raise AssertionError("a network is built")
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        ({"width": 9000}, [16, 16, 1]),
+        ({"width": 600, "backbone": "resnet12"}, [16, 16, 1]),
+        ({}, [160_000, 160_000, 1]),
+        ({}, [16, 16, 10**7]),
+        ({"backbone": "mlp", "width": 50_000}, [1280]),
+        ({"backbone": "none"}, [10**9]),
+    ],
+)
+def test_a_short_file_of_a_network_that_takes_gigabytes_is_not_built(
+    model: dict[str, Any], shape: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("derts.predict.build_learner", never)
+    card = {"item_shape": shape, "config": {"model": model, "learner": {"name": "anil"}}}
+    about = {"derts": "derts-model-1", "card": json.dumps(card)}
+    save_file({"weight": torch.zeros(9)}, tmp_path / "x.safetensors", about)
+    with pytest.raises(DertsError, match=r"has 0\.0 MB, and the network of its config takes"):
+        load_model(tmp_path / "x.safetensors")
+
+
+def test_neither_is_that_of_a_run(finished_run: Path, tmp_path: Path, attempt: Attempt) -> None:
+    shutil.copytree(finished_run, tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(re.sub(r"width = \d+", "width = 9000", config.read_text()))
+    for words in (["evaluate"], ["diagnose"], ["export", str(tmp_path / "x.safetensors")]):
+        code, line = attempt([words[0], str(tmp_path / "run"), *words[1:]])
+        assert (code, "the network of its config takes" in line) == (2, True), line
+
+
+@pytest.mark.parametrize("shape", [None, [], [16, 16], [0, 16, 1], [16, 16, 1, 1], "abc", 5])
+def test_items_of_no_shape(shape: Any, tmp_path: Path) -> None:
+    about = {"derts": "derts-model-1", "card": json.dumps({"item_shape": shape, "config": {}})}
+    save_file({"weight": torch.zeros(9)}, tmp_path / "x.safetensors", about)
+    with pytest.raises(DertsError, match=r"is damaged .*items of shape"):
+        load_model(tmp_path / "x.safetensors")
 
 
 @pytest.mark.parametrize("engine", ["greedy", "lazy", "stochastic"])

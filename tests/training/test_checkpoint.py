@@ -61,6 +61,9 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
         load_checkpoint(tmp_path / "missing.ckpt")
     with pytest.raises(DertsError, match="it holds no learner"):
         load_checkpoint(save_checkpoint(tmp_path, 1, {"weights": torch.zeros(2)}))
+    for state in ({"learner": 5}, {"learner": {}, "best": 5}, {"learner": {}, "best": {"x": 5}}):
+        with pytest.raises(DertsError, match="damaged or not one of ours"):
+            load_checkpoint(save_checkpoint(tmp_path, 1, state))
 
 
 def test_a_checkpoint_never_runs_code(tmp_path: Path) -> None:

@@ -67,6 +67,8 @@ def load_checkpoint(path: Path) -> State:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         if not isinstance(state, dict) or "learner" not in state:
             raise ValueError("it holds no learner")
+        if not (isinstance(state["learner"], dict) and isinstance(best_weights(state), dict)):
+            raise ValueError("its weights are no table of tensors")
         for part in ("learner", "optimiser", "best"):
             check_finite(state.get(part), part)
     except FileNotFoundError:

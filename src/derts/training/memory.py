@@ -1,7 +1,8 @@
 """Memory: what a run needs, guessed before its first update, and settings that need less."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -88,6 +89,31 @@ def check_memory(
         fix = f"try {' '.join(words)}" + (", or --preset laptop" if device.type == "cpu" else "")
     cause = f"training needs about {needed / GIB:,.1f} GiB of memory on {device}"
     raise DertsError(f"{cause}, and {free / GIB:,.1f} are free: {fix}")
+
+
+def check_file_size(config: TrainConfig, shape: tuple[int, ...], files: Sequence[Path]) -> None:
+    """Refuse files of weights that are far too short for a config, before its learner is built.
+
+    A config may say of a file of some KB that its network takes all memory.
+    """
+    model, way = config.model, config.tasks.way
+    if model.backbone in MAPS and len(shape) == 3:
+        numbers = PARAMETERS[model.backbone] * model.width**2 + 9 * shape[2] * model.width
+        places = 8 if model.backbone == "resnet12" else (shape[0] >> 4) * (shape[1] >> 4)
+        features = model.width * places
+    elif model.backbone in ("linear", "mlp", "none") and len(shape) == 1:
+        features = shape[0] if model.backbone == "none" else min(shape[0], 2 * model.width)
+        numbers = shape[0] * (1 if model.backbone == "none" else features)
+        numbers += 2 * model.width * features if model.backbone == "mlp" else 0
+    else:
+        return
+    if config.learner.name != "protonet":
+        numbers += way * features
+    held = max(file.stat().st_size for file in files)
+    if 4 * numbers > 2 * held + 4e6:  # weights may be of two bytes
+        wrong = f"{files[-1]} has {held / 1e6:,.1f} MB, and the network of its config takes"
+        fix = "use the config it was trained with"
+        raise DertsError(f"{wrong} {4 * numbers / 1e6:,.1f}: {fix}")
 
 
 def settings_that_fit(

@@ -21,7 +21,7 @@ from derts.tasks import TaskSampler
 from derts.training.checkpoint import State, best_weights, checkpoint_files, newest_checkpoint
 from derts.training.drawing import draw_tasks, evaluation_tasks, training_sampler
 from derts.training.driver import Driver, Listen
-from derts.training.memory import check_memory
+from derts.training.memory import check_file_size, check_memory
 from derts.training.result import Result
 from derts.training.run_folder import Run
 from derts.training.trainer import Tables, Trainer
@@ -144,9 +144,12 @@ def open_trainer(path: Path | str, tables: Tables | None = None, *, last: bool =
     Its learner has the weights that the run is judged by, or the `last`, as training would go on.
     """
     run = Run.open(path)
-    if not checkpoint_files(run.path / "checkpoints"):
+    if not (files := checkpoint_files(run.path / "checkpoints")):
         raise DertsError(f"{path} holds no checkpoint: train it first")
-    trainer = Trainer(run.config, open_data(run.data()) if tables is None else tables)
+    tables = open_data(run.data()) if tables is None else tables
+    if "train" in tables:
+        check_file_size(run.config, tables["train"].item_shape, files)
+    trainer = Trainer(run.config, tables)
     state = _load_newest(trainer, run)
     if not last:
         trainer.learner.load_state_dict(best_weights(state))
