@@ -246,7 +246,8 @@ class Mixture:
         self.likelihood = float(total.max())
         best = self.tried[int(total.argmax())]
         self._look_near(best)
-        return BELIEFS[best]
+        belief: float = BELIEFS[best]
+        return belief
 
     def trust(self, names: tuple[str, ...], note: str) -> Trust:
         """What was found, on the CPU."""
