@@ -195,6 +195,18 @@ def test_bad_input_is_one_line(
     assert message in said[0]
 
 
+def test_no_model_is_blamed_where_none_was_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = np.arange(80) % 4
+    np.savez(tmp_path / "clean.npz", X=np.eye(4, dtype=np.float32)[labels], y=labels)
+    where = ["--features", str(tmp_path / "clean.npz"), "--out", str(tmp_path)]
+    assert run(["inspect", *where, "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert "0.0% of 80 labels look wrong" in said
+    assert "overfitted" not in said
+
+
 def test_a_store_of_images_is_no_features(tmp_path: Path) -> None:
     images = derts.ImageTable(torch.zeros(2, 4, 4, 1).byte(), torch.arange(2), ("a", "b"))
     save_table({"train": images}, tmp_path / "store")

@@ -22,7 +22,7 @@ from derts.gradients import (
     with_random_labels,
 )
 from derts.learners import ANIL, MAML, AnyLearner, ProtoNet, build_learner
-from derts.learners.embedding import evaluation_mode
+from derts.learners.pool_features import evaluation_mode
 from derts.tasks import TaskNoise, TaskPool, generator
 
 SIZE, WAY, TASKS = 16, 3, 5

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import derts
-from derts.learners.embedding import evaluation_mode
+from derts.learners.pool_features import evaluation_mode
 
 pytest.importorskip("sklearn")
 

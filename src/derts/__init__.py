@@ -6,7 +6,7 @@ Read the package in the order in which the data flows:
     tasks              2. few-shot tasks as indices   -> TaskPool
     models             3. backbones                   -> features
     learners           4. meta-learners               -> adapted heads, query logits, outer loss
-    gradients          5. g-tilde                     -> matrix [tasks, dim]
+    gradients          5. an estimate for each task   -> matrix [tasks, dim]
     labels             6. which labels can be trusted -> Trust, or relabelled tasks
     facility_location  7. rows that stand for all     -> weighted row numbers
     selection          8. who trains next             -> weighted meta-batches
@@ -14,10 +14,16 @@ Read the package in the order in which the data flows:
     evaluation        10. fixed test tasks            -> mean and interval
     report            11. run folders                 -> one page, sheets of pictures
 
-    predict   use a trained model: a few labelled images in, labels for the rest out
-    prototype_classifier  class means for scikit-learn users
-    paper     the paper's tables, to be run again
-    commands  the command line: parse, call, print
+    predict    use a trained model: a few labelled images in, labels for the rest out
+    paper      the paper's tables, to be run again
+    commands   the command line: parse, call, print
+
+    config, config_file             every setting; presets and TOML files
+    model_files, onnx_file          models from run folders and files, and as one file
+    prototype_classifier            class means for scikit-learn users
+    embed                           a store of features from one of images
+    diagnosis                       how well estimates stand for a pool's gradient
+    kernels, hardware, distributed  hand-written GPU kernels, the machine, several processes
 """
 
 from __future__ import annotations

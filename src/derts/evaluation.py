@@ -9,7 +9,7 @@ import torch
 from derts.data.table import Table
 from derts.hardware import send
 from derts.learners.base import Learner, check_inputs, query_losses
-from derts.learners.embedding import DistinctImages, evaluation_mode, task_features
+from derts.learners.pool_features import DistinctImages, evaluation_mode, task_features
 from derts.tasks.pool import TaskPool
 
 

@@ -26,7 +26,7 @@ from derts.errors import DertsError
 from derts.hardware import send
 from derts.learners import ANIL, MAML, Learner
 from derts.learners.base import ProductLearner, check_inputs, query_losses
-from derts.learners.embedding import evaluation_mode, task_features, task_products
+from derts.learners.pool_features import evaluation_mode, task_features, task_products
 from derts.learners.wrapped import OwnLearner
 from derts.tasks import TaskPool, generator
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from derts.errors import DertsError
 from derts.files import write_atomically
-from derts.learners.embedding import evaluation_mode
+from derts.learners.pool_features import evaluation_mode
 from derts.predict import Classifier
 
 

@@ -25,7 +25,7 @@ from derts.errors import DertsError
 from derts.files import write_atomically, write_json
 from derts.hardware import send
 from derts.learners import AnyLearner, build_learner, pretrained_weights
-from derts.learners.embedding import evaluation_mode
+from derts.learners.pool_features import evaluation_mode
 from derts.models import FeatureBackbone
 from derts.models.pretrained import Pretrained, load_pretrained
 from derts.progress import Progress, silent

@@ -12,7 +12,7 @@ from derts.errors import DertsError
 from derts.evaluation import evaluate
 from derts.learners import ANIL, MAML, AnyLearner, ProtoNet, build_learner
 from derts.learners.base import query_losses
-from derts.learners.embedding import evaluation_mode, task_features
+from derts.learners.pool_features import evaluation_mode, task_features
 from derts.models import CNN4, FeatureBackbone
 from derts.models.embedding import PIXEL_MEAN, PIXEL_SCALE
 from derts.tasks import TaskNoise, TaskPool, generator
@@ -198,7 +198,7 @@ def test_a_pool_too_large_for_memory_gives_the_same_features(
     model, pool = learner("protonet"), tasks()
     with evaluation_mode(model):
         at_once = torch.cat([part.query for part in task_features(model, images(), pool)])
-        monkeypatch.setattr("derts.learners.embedding.FEATURE_BYTES", 64)
+        monkeypatch.setattr("derts.learners.pool_features.FEATURE_BYTES", 64)
         pieces = [part.query for part in task_features(model, images(), pool, tasks_at_once=1)]
     assert len(pieces) == 4
     torch.testing.assert_close(torch.cat(pieces), at_once)

@@ -11,7 +11,7 @@ from derts.data import ImageTable
 from derts.distributed import Group
 from derts.errors import DertsError
 from derts.learners import ANIL, MAML
-from derts.learners.embedding import distinct_images, evaluation_mode
+from derts.learners.pool_features import distinct_images, evaluation_mode
 from derts.selection import ats
 from derts.selection.ats import AdaptiveScheduler
 from derts.selection.ats_network import (

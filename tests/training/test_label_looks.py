@@ -108,6 +108,19 @@ def test_a_look_begins_a_new_round_and_no_pool_is_drawn_twice() -> None:
     assert sum("no votes" in text for text in notes) <= 1
 
 
+@pytest.mark.parametrize("stop", [30, 32, 33])
+def test_a_run_goes_on_in_a_round_after_a_look(stop: int) -> None:
+    strategy = {"name": "derts", "warmup": 0, "pool": 40, "select": "greedy"}
+    whole, first, second = (trainer(wrong_labels(), strategy=strategy) for _ in range(3))
+    whole.train(50)
+    first.train(stop)
+    second.load_state_dict(first.state_dict())
+    second.train(50)
+    expected = whole.learner.state_dict()
+    for name, value in second.learner.state_dict().items():
+        assert torch.equal(value, expected[name]), name
+
+
 def test_clean_labels_are_all_used() -> None:
     found, events = trained(TRUE)
     assert found.looks is not None

@@ -140,7 +140,7 @@ def inspect(options: InspectOptions) -> None:
         print(score_judged(judged, data).line)
     if trust.note:
         print(printable(trust.note))
-    if trust.share_wrong < OVERFIT:
+    if trust.share_wrong < OVERFIT and options.run is not None:
         print(
             "hardly a label looks wrong: they are right, or the model has overfitted them; look at "
             "another split (--split val), or train for fewer updates"

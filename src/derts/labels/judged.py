@@ -15,7 +15,7 @@ from derts.errors import DertsError
 from derts.labels.prototypes import label_trust
 from derts.labels.trust import Trust
 from derts.learners.base import Learner
-from derts.learners.embedding import evaluation_mode
+from derts.learners.pool_features import evaluation_mode
 from derts.models.batch_norm import set_context
 from derts.progress import Advance, unheard
 from derts.tasks.randomness import generator

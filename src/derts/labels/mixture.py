@@ -24,7 +24,7 @@ from derts.labels.trust import Trust
 
 START_WRONG = 0.3  # share of wrong labels that the search for pairs begins with
 BLOCK = 1 << 24  # numbers that a block of images may take, features and classes each
-BELIEFS = tuple(2.0 ** (step / 2) for step in range(-16, 5))  # values of β that are tried
+BELIEFS: tuple[float, ...] = tuple(2.0 ** (step / 2) for step in range(-16, 5))  # β, to be tried
 NEAR = 2  # places in that list, up and down, from one round to the next
 RATES = (0.005, 0.02, 0.05, *(step / 20 for step in range(2, 18)))  # of wrong labels, likewise
 SHRINKAGE = 10.0  # images per dimension with which the spread within classes is half believed
@@ -37,7 +37,11 @@ BESIDE_PAIRS = 0.01  # rate of wrong labels between classes that are no pair
 
 
 class Mixture:
-    """The model: prototypes, whitening, belief β, confusion; and each image's trust so far."""
+    """The model: prototypes, whitening, belief β, confusion; and each image's trust so far.
+
+    strength  how much a class's confusion is drawn to that of all classes: as by so many images
+              for each of its own
+    """
 
     def __init__(
         self, rows: Tensor, given: Tensor, sizes: Tensor, group: Group, strength: float
@@ -119,7 +123,7 @@ class Mixture:
 
     @property
     def pairs_found(self) -> int:
-        """How many classes are confused with how many others, in all."""
+        """How many pairs of a true and a given class labels confuse."""
         return 0 if self.pairs is None else int(self.pairs.sum()) - self.count
 
     def _fit_prototypes(self, whiten: bool) -> None:

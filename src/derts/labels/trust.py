@@ -19,7 +19,7 @@ class Trust:
                                of class c (row); columns sum to 1
     classes      names of the classes
     note         what cannot be judged; empty where all can
-    confused     pairs of classes that labels confuse; 0 where wrong labels are alike everywhere
+    confused     how many pairs of classes labels confuse; 0 where wrong labels are alike everywhere
     """
 
     probability: Tensor

@@ -15,8 +15,13 @@ from derts.distributed import Group
 from derts.hardware import send
 from derts.learners.anil import ANIL
 from derts.learners.base import query_losses
-from derts.learners.embedding import DistinctImages, TaskFeatures, evaluation_mode, task_features
 from derts.learners.maml import MAML, AdaptedNetwork
+from derts.learners.pool_features import (
+    DistinctImages,
+    TaskFeatures,
+    evaluation_mode,
+    task_features,
+)
 from derts.tasks import TaskPool, generator
 from derts.tasks.randomness import torch_seeded
 

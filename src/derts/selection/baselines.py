@@ -3,7 +3,7 @@
 import torch
 
 from derts.labels.votes import majority_vote
-from derts.selection.rounds import Choice, DrawnPool, PoolStrategy, Seed, relabelled
+from derts.selection.rounds import Choice, DrawnPool, PoolStrategy, Seed, with_voted_labels
 from derts.selection.strategy import Context, MetaBatch, Strategy
 from derts.tasks.pool import TaskPool
 
@@ -26,7 +26,7 @@ class RandomVotes(PoolStrategy):
         majority_vote(context.draw(1, "check", 0))  # refuses tasks that do not say their classes
 
     def draw(self, context: Context, number: int) -> DrawnPool:
-        return relabelled(super().draw(context, number))
+        return with_voted_labels(super().draw(context, number))
 
     def choose(self, context: Context, drawn: DrawnPool, seed: Seed) -> Choice:
         chosen = torch.arange(self.wanted(len(drawn.pool), len(drawn.pool)))

@@ -3,16 +3,19 @@
 One round, top to bottom: draw a pool, trust its labels, estimate every task's gradient, drop what
 looks noisy, select, weigh, cut into meta-batches. Each step is one call into one file:
 
-    draw                      selection/rounds.py        N tasks as indices
-    relabelled                labels/votes.py            `--strategy.votes`
+    draw                      training/drawing.py        N tasks as indices
+    majority_vote             labels/votes.py            `--strategy.votes`
     estimate_pool             gradients.py               `--strategy.estimate`
     noisy_tasks               selection/noisy_tasks.py   `--strategy.drop`
     balance_classes, evenness selection/redundancy.py    `--strategy.balance`, `where-it-pays`
     select                    facility_location/         `--strategy.select`
     selection_weights         below                      `--strategy.weights`
 
-The paper's method (Zhan & Anderson, 2024) is the preset `paper`; what wins is told in the log of
-every round under `parts`.
+Labels that are wrong in the data set are left out before tasks are drawn, between the rounds:
+training/label_looks.py (`--strategy.judge`). What is around a round is in selection/rounds.py.
+
+The paper's method (Zhan & Anderson, 2024) is the preset `paper`. The log of every round says under
+`parts` which steps acted.
 """
 
 from dataclasses import replace
@@ -28,7 +31,14 @@ from derts.hardware import one_thread
 from derts.labels.votes import majority_vote
 from derts.selection.noisy_tasks import noisy_tasks
 from derts.selection.redundancy import EVEN, are_uneven, balance_classes, balanced_size, evenness
-from derts.selection.rounds import Choice, DrawnPool, PoolStrategy, Seed, relabelled, with_mean_one
+from derts.selection.rounds import (
+    Choice,
+    DrawnPool,
+    PoolStrategy,
+    Seed,
+    with_mean_one,
+    with_voted_labels,
+)
 from derts.selection.strategy import Context
 from derts.tasks.randomness import generator
 
@@ -62,7 +72,7 @@ class Derts(PoolStrategy):
         """Draw a pool, and trust its labels as far as its tasks agree on them."""
         drawn = super().draw(context, number)
         if self.config.votes:
-            drawn = relabelled(drawn)
+            drawn = with_voted_labels(drawn)
         if self.config.drop == "automatic":
             labels = (context.seed, "reference", number)
             drawn = replace(drawn, reference=with_random_labels(drawn.pool, labels))

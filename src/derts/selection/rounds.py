@@ -224,7 +224,7 @@ class PoolStrategy(Strategy):
                 context.keep_round(record)
 
 
-def relabelled(drawn: DrawnPool) -> DrawnPool:
+def with_voted_labels(drawn: DrawnPool) -> DrawnPool:
     """The same with each label as most of its tasks have it (`labels.votes.majority_vote`)."""
     votes = majority_vote(drawn.given)
     share = None if votes.note else votes.relabelled

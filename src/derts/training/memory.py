@@ -10,7 +10,7 @@ from derts.config import TrainConfig
 from derts.data.table import Table
 from derts.errors import DertsError
 from derts.hardware import free_memory
-from derts.learners.embedding import FEATURE_BYTES, MAML_ON_CPU, MAML_ON_GPU
+from derts.learners.pool_features import FEATURE_BYTES, MAML_ON_CPU, MAML_ON_GPU
 
 GIB = 2**30
 # per backbone: activations of an image at the peak of an update, in maps of the first block (its
