@@ -20,6 +20,8 @@ from derts.learners import pretrained_weights
 from derts.model_files import load_model
 from derts.models.embedding import normalised
 from derts.models.pretrained import Pretrained, load_pretrained
+from derts.report.pool_map import tasks_of_round
+from derts.report.read import read_runs
 from derts.training.run import open_trainer
 from tests.tiny import TINY_WORDS, tiny
 
@@ -115,6 +117,18 @@ def test_batch_norm_stays_and_the_last_layers_can_learn(weights: Path) -> None:
             name for name, value in network.network.named_parameters() if value.requires_grad
         ]
         assert list(dict.fromkeys(name.split(".")[0] for name in learning)) == expected
+
+
+def test_a_report_has_the_tasks_of_a_run_on_a_frozen_backbone(
+    weights: Path, store: Path, tmp_path: Path
+) -> None:
+    chosen = ["--preset", "derts", "--strategy.select", "greedy", "--out", str(tmp_path / "run")]
+    assert run(words(weights, store, *chosen)) == 0
+    (story,) = read_runs([tmp_path / "run"])
+    assert story.newest_round is not None
+    found = tasks_of_round(story.config, story.newest_round, {})
+    assert not isinstance(found, str), found
+    assert isinstance(found[0], ImageTable)
 
 
 @pytest.mark.parametrize("learner", ["protonet", "anil", "maml"])

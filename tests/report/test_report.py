@@ -5,11 +5,14 @@ import math
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from derts.cli import run
@@ -22,7 +25,9 @@ from derts.report.figures import PHASE_COLORS
 from derts.report.page import make_report, what_it_did
 from derts.report.pool_map import tasks_of_round
 from derts.report.read import comparison_table, finished_results, group_runs, read_runs
+from derts.training import train
 from derts.training.run_folder import Event, Run
+from tests.tiny import tiny
 
 pytestmark = pytest.mark.slow
 
@@ -125,6 +130,32 @@ def test_pictures_only_of_the_very_data(demo_folder: Path) -> None:
     reason = tasks_of_round(story.config, record, {story.config.data: other})
     assert isinstance(reason, str)
     assert "not the data" in reason
+
+
+def test_pictures_of_tasks_that_were_drawn_without_wrong_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(rows: torch.Tensor, labels: torch.Tensor, *_: object) -> SimpleNamespace:
+        fourth = torch.arange(0, len(labels), 4)
+        left = labels.index_fill(0, fourth, -1)
+        return SimpleNamespace(share_wrong=0.25, confused=0, kept=lambda fewest, sure: left)
+
+    monkeypatch.setattr("derts.training.label_looks.judge", judge)
+    monkeypatch.setattr("derts.training.label_looks.FEWEST_UPDATES", 1)
+    train(tiny(strategy={"name": "derts", "select": "greedy"}), tmp_path / "run", quiet=True)
+    story = read_runs([tmp_path / "run"])[0]
+    assert story.named("labels")[-1]["left_out"] > 0
+    record = story.newest_round
+    assert record is not None
+    assert record.labels is not None
+    found = tasks_of_round(story.config, record, {})
+    assert not isinstance(found, str)
+    assert bool((record.labels[found[1].support] >= 0).all())
+    for labels in (record.labels[1:], record.labels + 100, record.labels.float()):
+        other = tasks_of_round(story.config, replace(record, labels=labels), {})
+        assert "not the data" in str(other)
+    nothing = replace(record, labels=torch.full_like(record.labels, -1))
+    assert "not at hand" in str(tasks_of_round(story.config, nothing, {}))
 
 
 def test_a_run_whose_data_is_gone_still_has_a_report(demo_folder: Path, tmp_path: Path) -> None:

@@ -98,6 +98,16 @@ def test_only_what_is_trusted_is_drawn(noisy: tuple[Trainer, Events]) -> None:
     assert torch.equal(label, found.looks.labels[pool.query])
 
 
+def test_a_look_begins_a_new_round_and_no_pool_is_drawn_twice() -> None:
+    strategy = {"name": "derts", "warmup": 0, "pool": 40, "select": "greedy"}
+    _, events = trained(wrong_labels(), strategy=strategy)
+    rounds = [event for event in events if event["event"] == "round"]
+    assert [event["round"] for event in rounds] == [*range(len(rounds))]
+    assert {0, 10, 30, 60, 100} <= {event["update"] for event in rounds}
+    notes = [event["text"] for event in events if event["event"] == "note"]
+    assert sum("no votes" in text for text in notes) <= 1
+
+
 def test_clean_labels_are_all_used() -> None:
     found, events = trained(TRUE)
     assert found.looks is not None

@@ -25,6 +25,7 @@ from derts.labels.trust import Trust
 START_WRONG = 0.3  # share of wrong labels that the search for pairs begins with
 BLOCK = 1 << 24  # numbers that a block of images may take, features and classes each
 BELIEFS = tuple(2.0 ** (step / 2) for step in range(-16, 5))  # values of β that are tried
+NEAR = 2  # places in that list, up and down, from one round to the next
 RATES = (0.005, 0.02, 0.05, *(step / 20 for step in range(2, 18)))  # of wrong labels, likewise
 SHRINKAGE = 10.0  # images per dimension with which the spread within classes is half believed
 CLEAN_GAIN = 0.01  # nats per label by which wrong labels must explain more than none at all
@@ -49,6 +50,7 @@ class Mixture:
         first = self._sum(lambda part: rows[part].double().sum(0))
         self.centre = (first / self.images).to(rows.dtype)
         self.strength, self.belief, self.likelihood = strength, 1.0, 0.0
+        self.tried = range(len(BELIEFS))  # which values of β; later those near the best one
         self.pairs: Tensor | None = None  # bool [true, given]: what alone may be confused, if known
         self.common = self._all_alike(START_WRONG)
         # expected numbers [true, given], and what each image adds in its two likeliest cells
@@ -215,7 +217,12 @@ class Mixture:
         place = int(total.argmax())
         if float(total.max() - total[:, 0].max()) < CLEAN_GAIN * self.images:
             place = int(total[:, 0].argmax()) * len(RATES)
+        self._look_near(place // len(RATES))
         return BELIEFS[place // len(RATES)], RATES[place % len(RATES)]
+
+    def _look_near(self, best: int) -> None:
+        """β changes little from round to round: try a few values alone."""
+        self.tried = range(max(best - NEAR, 0), min(best + NEAR + 1, len(BELIEFS)))
 
     def _best_belief(self) -> float:
         """The β under which the given labels are most probable."""
@@ -225,16 +232,18 @@ class Mixture:
             distances, prior = self._distances(part), self._prior(part)
             share = self.share.log().to(distances)
             found = []
-            for belief in BELIEFS:
-                logits = -0.5 * belief * distances
+            for tried in self.tried:
+                logits = -0.5 * BELIEFS[tried] * distances
                 joint = (logits + prior).logsumexp(1) - (logits + share).logsumexp(1)
                 found.append(joint.double().sum())
             return torch.stack(found)
 
         total = self._sum(likelihoods, step) * step
         self.likelihood = float(total.max())
-        best: float = BELIEFS[int(total.argmax())]
-        return best
+        best = self.tried[int(total.argmax())]
+        self._look_near(best)
+        belief: float = BELIEFS[best]
+        return belief
 
     def trust(self, names: tuple[str, ...], note: str) -> Trust:
         """What was found, on the CPU."""

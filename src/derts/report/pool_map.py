@@ -86,12 +86,14 @@ def tasks_of_round(
             opened[key] = training_images(open_data(name)["train"], tasks)
         images, seed = opened[key], (config.seed, "pool", record.number)
         size, most = config.strategy.pool, config.strategy.pool_images
-        pool = draw_tasks(training_sampler(images, tasks), tasks, size, seed, images=most)
-    except (DertsError, KeyError) as error:
+        if record.fits(images):
+            sampler = training_sampler(images, tasks, record.labels)
+            pool = draw_tasks(sampler, tasks, size, seed, images=most)
+            if pool_digest(pool, None if config.model.frozen else images) == record.digest:
+                return images, pool
+    except (DertsError, KeyError, ValueError) as error:
         return f"the run's data is not at hand ({error})"
-    if pool_digest(pool, images) != record.digest:
-        return f"{name} is not the data that this run was trained on"
-    return images, pool
+    return f"{name} is not the data that this run was trained on"
 
 
 @dataclass

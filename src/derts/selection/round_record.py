@@ -39,12 +39,13 @@ class RoundRecord:
     update: int
     digest: str  # of its images
     random: bool = False  # whether it trained on random tasks, none of these preferred
+    labels: Tensor | None = None  # int64 [items] that tasks were drawn by, −1: left out, if others
 
     @staticmethod
     def of(
-        drawn: DrawnPool, choice: Choice, images: Table, number: int, update: int
+        drawn: DrawnPool, choice: Choice, images: Table | None, number: int, update: int
     ) -> RoundRecord:
-        """The record of a round that looked at its pool."""
+        """The record of a round that looked at its pool; `images` as `pool_digest` takes them."""
         assert choice.estimate is not None
         (gradients,) = choice.estimate.gradients.values()
         part, nothing = slice(MOST_TASKS), torch.zeros(len(drawn.pool), dtype=torch.bool)
@@ -61,11 +62,20 @@ class RoundRecord:
             random=choice.at_random,
         )
 
+    def fits(self, images: Table) -> bool:
+        """Whether its labels can be of these items."""
+        if self.labels is None:
+            return True
+        labels, classes = self.labels, len(images.class_names)
+        sound = labels.dtype == torch.int64 and labels.shape == (len(images),)
+        return sound and bool(((labels >= -1) & (labels < classes)).all())
+
     def to_bytes(self) -> bytes:
         """A safetensors file."""
         about = {"derts": FORMAT, "number": str(self.number), "update": str(self.update)}
         about |= {"random": "yes"} if self.random else {}
         tensors = {name: getattr(self, name).contiguous() for name in TENSORS}
+        tensors |= {} if self.labels is None else {"labels": self.labels}
         return save(tensors, {**about, "digest": self.digest})
 
     @staticmethod
@@ -77,11 +87,12 @@ class RoundRecord:
                 if about.get("derts") != FORMAT:
                     raise ValueError("it is no record of a round")
                 tensors = {name: file.get_tensor(name) for name in TENSORS}
+                labels = file.get_tensor("labels") if "labels" in file.keys() else None  # noqa: SIM118
             if len({len(value) for value in tensors.values()}) > 1:
                 raise ValueError("its parts differ in length")
             return RoundRecord(
                 **tensors, number=int(about["number"]), update=int(about["update"]),
-                digest=about["digest"], random="random" in about,
+                digest=about["digest"], random="random" in about, labels=labels,
             )  # fmt: skip
         except FileNotFoundError:
             raise DertsError(f"no record of a round at {path}: check the path") from None
@@ -108,10 +119,14 @@ def two_dimensions(rows: Tensor) -> Tensor:
     return places if width == 2 else torch.cat((places, torch.zeros_like(places)), 1)
 
 
-def pool_digest(pool: TaskPool, images: Table) -> str:
-    """Tells whether a pool drawn again is made of the same images: its indices, and some pixels."""
+def pool_digest(pool: TaskPool, images: Table | None) -> str:
+    """Tells whether a pool drawn again is made of the same images: its indices, and some pixels.
+
+    None: a frozen backbone embedded the images, so that the pixels are not at hand.
+    """
     digest = hashlib.sha256(pool.support.cpu().numpy().tobytes())
-    digest.update(images.gather(pool.support[:4]).cpu().numpy().tobytes())
+    if images is not None:
+        digest.update(images.gather(pool.support[:4]).cpu().numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -131,6 +131,11 @@ class PoolStrategy(Strategy):
             return None
         return self._pool[self.batches[self.position]]
 
+    def labels_changed(self) -> None:
+        self.batches, self.position = [], 0
+        self.random_batches = self.random_looks = 0
+        self._pool = self._ahead = None
+
     def estimate(self, context: Context, drawn: DrawnPool) -> PoolEstimate:
         """One pass over the pool, shared among processes."""
         count, group = len(drawn.pool), context.group
@@ -213,7 +218,9 @@ class PoolStrategy(Strategy):
         context.log({**about, **taken, **resting, **round_event(drawn, choice)})
         if context.keep_round is not None and choice.estimate is not None:
             with clock.phase("record"):
-                record = RoundRecord.of(drawn, choice, context.images, number, context.update)
+                frozen = context.learner.embedding.pretrained is not None
+                images = None if frozen else context.images
+                record = RoundRecord.of(drawn, choice, images, number, context.update)
                 context.keep_round(record)
 
 

@@ -52,7 +52,7 @@ class Context:
     update: int = 0  # updates made so far
     clock: Clock = field(default_factory=lambda: Clock(torch.device("cpu")))
     log: Callable[[dict[str, Any]], None] = lambda event: None
-    progress: float = 0.0  # their share of the run
+    progress: float = 0.0  # updates made so far, as a share of the run
     validation_images: Table | None = None
     draw_validation: Draw | None = None
     keep_round: Callable[[RoundRecord], None] | None = None  # takes what a round decided
@@ -76,6 +76,9 @@ class Strategy(ABC):
     def ahead(self, context: Context) -> TaskPool | None:
         """The tasks of the update after this one, where they are known already: for prefetching."""
         return None
+
+    def labels_changed(self) -> None:
+        """Training images have other labels from now on: forget what was chosen by the old ones."""
 
     def weigh(self, batch: MetaBatch, losses: torch.Tensor) -> torch.Tensor | None:
         """Weights [T] for the outer loss, once the tasks' plain losses [T] are known."""

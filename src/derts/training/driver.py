@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from derts.errors import DISK_FULL, DertsError
 from derts.files import parse_json, regular, write_json
 from derts.progress import Advance, unheard
+from derts.selection.round_record import RoundRecord
 from derts.training.bad_numbers import BadNumbersError
 from derts.training.checkpoint import load_warmup, save_checkpoint
 from derts.training.result import Result, evaluation_event, make_result
@@ -36,7 +37,7 @@ class Driver:
         if self.trainer.group.leads:
             self.trainer.log = self._log
             if self.run is not None:
-                self.trainer.context.keep_round = self.run.keep_round
+                self.trainer.context.keep_round = self._keep_round
 
     def drive(
         self, advance: Advance = unheard, stopping: Callable[[], bool] = lambda: False
@@ -95,6 +96,14 @@ class Driver:
             self.run.log(event)
         if self.listen is not None:
             self.listen(event)
+
+    def _keep_round(self, record: RoundRecord) -> None:
+        """Keep what a round decided, with the labels by which its tasks can be drawn again."""
+        assert self.run is not None
+        looks = self.trainer.looks
+        if looks is not None and looks.changed:
+            record = replace(record, labels=looks.labels)
+        self.run.keep_round(record)
 
     def _save(self) -> None:
         run, trainer = self.run, self.trainer

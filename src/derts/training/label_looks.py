@@ -84,8 +84,13 @@ class LabelLooks:
                 self.labels[places] = torch.where(kept < 0, -1, numbers[kept.clamp(min=0)])
         self.done += 1
         trainer.drawer.use(self.labels)
-        trainer.restart_strategy()
+        trainer.strategy.labels_changed()
         self._tell(update)
+
+    @property
+    def changed(self) -> bool:
+        """Whether training goes by other labels than the given ones."""
+        return not torch.equal(self.labels, self.given)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

@@ -155,10 +155,6 @@ class Trainer:
         self.tasks_trained += len(batch.pool)
         return values
 
-    def restart_strategy(self) -> None:
-        """Forget the tasks that the strategy has chosen: they have other labels now."""
-        self.strategy = build_strategy(self.config.strategy)
-
     def evaluate(self, split: str, learner: AnyLearner | None = None) -> Evaluation:
         """Accuracy on the fixed tasks of a split, of another learner where one is given."""
         with self.clock.phase("evaluation"):
