@@ -135,7 +135,7 @@ def test_photographs_that_are_not_read_are_counted(
         lines = capsys.readouterr().out.splitlines()
         assert lines[-1] == (
             "2 files are HEIC, which is not read: convert them, or install pillow-heif; "
-            "1 file is PSD, which is not read: convert them to JPEG; "
+            "1 file is PSD, which is not read: convert it to JPEG; "
             "2 files are RAW, which is not read: convert them to JPEG"
         )
         assert lines[-2] == "left out 1 images that lie in no class folder: loose.png"

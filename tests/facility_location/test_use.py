@@ -214,6 +214,12 @@ def test_files_that_cannot_work_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "objects.npy", np.array([[{}]], dtype=object), allow_pickle=True)
     with pytest.raises(DertsError, match=r"not a \.npy file"):
         select_file(tmp_path / "objects.npy", 1, out)
+    head = b"\x93NUMPY\1\0" + (60_000).to_bytes(2, "little") + b"(" * 60_000
+    (tmp_path / "deep.npy").write_bytes(head)
+    with pytest.raises(
+        DertsError, match=r"may not be safe to load securely\.\); write one with nump"
+    ):
+        select_file(tmp_path / "deep.npy", 1, out)
     np.save(tmp_path / "vector.npy", np.zeros(3))
     with pytest.raises(DertsError, match="shape"):
         select_file(tmp_path / "vector.npy", 1, out)

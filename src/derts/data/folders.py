@@ -186,8 +186,8 @@ def unread_note(unread: Counter[str]) -> str:
     said = []
     for kind, count in sorted(unread.items()):
         fix = ", or install pillow-heif" if kind == "HEIC" else " to JPEG"
-        files = "1 file is" if count == 1 else f"{count:,} files are"
-        said.append(f"{files} {kind}, which is not read: convert them{fix}")
+        files, them = ("1 file is", "it") if count == 1 else (f"{count:,} files are", "them")
+        said.append(f"{files} {kind}, which is not read: convert {them}{fix}")
     return "; ".join(said)
 
 

@@ -205,9 +205,9 @@ def select_file(gradients: str | Path, k: int, out: str | Path, **options: Any) 
     except OSError as error:
         raise DertsError(f"cannot read {gradients}: {error.strerror}") from error
     except Exception as error:  # numpy parses the header as Python and lets any mistake through
-        raise DertsError(
-            f"{gradients} is not a .npy file of numbers; write one with numpy.save ({error})"
-        ) from error
+        reason = str(error).partition("\n")[0]  # what follows may advise to trust the file
+        fix = "write one with numpy.save"
+        raise DertsError(f"{gradients} is not a .npy file of numbers ({reason}); {fix}") from error
     selection = select(matrix, k, **options)
     selection.save(out)
     return selection
