@@ -4,10 +4,9 @@
     python benchmarks/label_trust.py --most 100000 --out results/label-trust-cpu.json
     python benchmarks/label_trust.py --quick                                # shows that it runs
 
-Rows are drawn around random class means, so far apart that each is nearest to its own three times
-in four; 40% of the labels are of any other class, or 20% of the next one. Memory is the peak beside
-rows and labels: on a GPU what its allocator gave out, on a CPU what the process grew by, in a new
-process for each size.
+Rows are drawn around random class means; 40% of the labels are of any other class, or 20% of the
+next one. Memory is the peak beside rows and labels: on a GPU what its allocator gave out, on a CPU
+what the process grew by. Each size has a process of its own.
 """
 
 from __future__ import annotations

@@ -133,6 +133,13 @@ def test_overhead_is_measured(tmp_path: Path) -> None:
     assert rows[0]["ratio"] == 1
 
 
+def test_label_trust_is_measured(tmp_path: Path) -> None:
+    program("label_trust.py", "--quick", "--out", str(tmp_path / "out.json"))
+    rows = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert [row["noise"] for row in rows] == ["symmetric", "pair"]
+    assert all(row["average_precision"] > 0.9 for row in rows)
+
+
 def test_growth_is_measured(tmp_path: Path) -> None:
     program("growth.py", "--quick", "--out", str(tmp_path / "out.json"))
     rows = json.loads((tmp_path / "out.json").read_text())["results"]
