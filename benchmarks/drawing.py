@@ -29,7 +29,7 @@ from derts.data import ImageTable
 from derts.files import write_atomically
 from derts.provenance import code_version, machine
 from derts.tasks import TaskPool, generator
-from derts.training.drawing import BLOCK, TaskDrawer
+from derts.training.task_drawer import BLOCK, TaskDrawer
 
 CLASSES, WAY, SHOT, QUERY = 64, 5, 5, 15
 META_BATCH, POOL = 32, 3200

@@ -29,7 +29,7 @@ from derts.config import ModelConfig, TrainConfig
 from derts.data import FeatureTable, Table, open_data, save_table
 from derts.evaluation import evaluate
 from derts.learners import build_learner
-from derts.models.features import FeatureBackbone
+from derts.models.feature_backbone import FeatureBackbone
 from derts.models.pretrained import load_pretrained
 
 WAYS, SHOTS, QUERY = (5, 10, 20, 50), (1, 5, 20), 15

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from derts.errors import DertsError
 from derts.labels import label_trust
-from derts.models.features import LENGTH
+from derts.models.feature_backbone import LENGTH
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin

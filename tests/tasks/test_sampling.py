@@ -14,7 +14,7 @@ from derts.data.table import ImageTable
 from derts.errors import DertsError
 from derts.tasks import TaskPool, TaskSampler, numpy_generator
 from derts.tasks.sampling import AT_ONCE, draw_distinct
-from derts.training.drawing import BLOCK, TaskDrawer
+from derts.training.task_drawer import BLOCK, TaskDrawer
 
 Make = Callable[..., ImageTable]
 EVEN, UNEVEN = (30,) * 12, (20, 33, 21, 27, 20, 400)

@@ -14,8 +14,8 @@ from derts.tasks import TaskPool
 from derts.tasks.augment import with_augmentation
 from derts.training import Trainer
 from derts.training.checkpoint import load_checkpoint, save_checkpoint
-from derts.training.drawing import evaluation_tasks
 from derts.training.step import StreamedBatch
+from derts.training.task_drawer import evaluation_tasks
 from tests.tiny import TINY, tiny
 from tests.training.records import assert_same
 

@@ -3,7 +3,8 @@
 from derts.data.dataset import from_dataset
 from derts.data.glyphs import glyphs
 from derts.data.matrices import prepare_matrix, read_matrix
-from derts.data.prepare import Prepared, find_source, open_data, prepare
+from derts.data.opening import find_source, open_data
+from derts.data.prepare import Prepared, prepare
 from derts.data.store import (
     StoreDescription,
     data_fingerprint,

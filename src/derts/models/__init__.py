@@ -4,7 +4,7 @@ from derts.config import ModelConfig
 from derts.errors import DertsError
 from derts.models.batch_norm import BatchNorm
 from derts.models.cnn4 import CNN4
-from derts.models.features import FeatureBackbone
+from derts.models.feature_backbone import FeatureBackbone
 from derts.models.pretrained import FineTuned, Pretrained, load_pretrained
 from derts.models.resnet12 import ResNet12
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from derts.data.table import FeatureTable, Table
 from derts.errors import DertsError, say
 from derts.models.embedding import PIXEL_MEAN, PIXEL_SCALE, normalised
-from derts.models.features import FeatureBackbone
+from derts.models.feature_backbone import FeatureBackbone
 from derts.progress import Advance, unheard
 
 LITE0, TIMM, DOWNLOAD = "efficientnet-lite0", "timm:", "download"

@@ -17,7 +17,7 @@ from derts.report.pictures import jpeg_text, to_picture
 from derts.report.read import RunGroup
 from derts.selection.round_record import RoundRecord, pool_digest
 from derts.tasks import TaskPool
-from derts.training.drawing import draw_tasks, training_images, training_sampler
+from derts.training.task_drawer import draw_tasks, training_images, training_sampler
 
 TILE = 40  # pixels of a picture on the page
 COLUMNS = 50

@@ -19,11 +19,11 @@ from derts.hardware import choose_device
 from derts.progress import Advance, progress, unheard
 from derts.tasks import TaskSampler
 from derts.training.checkpoint import State, best_weights, checkpoint_files, newest_checkpoint
-from derts.training.drawing import draw_tasks, evaluation_tasks, training_sampler
 from derts.training.driver import Driver, Listen
 from derts.training.memory import check_file_size, check_memory
 from derts.training.result import Result
 from derts.training.run_folder import Run
+from derts.training.task_drawer import draw_tasks, evaluation_tasks, training_sampler
 from derts.training.trainer import Tables, Trainer
 
 PASSED_ON = 5.0  # seconds in which torchrun repeats a signal that the terminal sent already

@@ -23,10 +23,10 @@ from derts.selection import build_strategy
 from derts.selection.strategy import Context
 from derts.training.bad_numbers import UpdateWindow, usable_losses
 from derts.training.checkpoint import weights_of
-from derts.training.drawing import TaskDrawer, evaluation_tasks, training_images
 from derts.training.label_looks import LabelLooks, label_obstacle
 from derts.training.result import acting
 from derts.training.step import Updater, place_learner, place_table
+from derts.training.task_drawer import TaskDrawer, evaluation_tasks, training_images
 
 LOG_EVERY = 10  # updates: one event tells of them
 Log = Callable[[dict[str, Any]], None]
