@@ -90,7 +90,7 @@ def demo(options: DemoOptions) -> None:
         f"ProtoNet on glyphs, {base.updates} updates ({warmup} of them shared warm-up); "
         f"{100 * base.tasks.noise_level:.0f}% of the training tasks have 80% wrong labels.\n"
         f"Accuracy in % on {base.evaluation.tasks} clean tasks of new characters, "
-        f"mean ± 95% interval over {options.seeds} seeds:\n"
+        f"mean ± 95% interval over {options.seeds} seed{'s' if options.seeds > 1 else ''}:\n"
     )
     table = comparison_table(finished_results(group_runs(read_runs(runs))))
     report = f"{about}\n{table_text(table)}\n"
