@@ -3,7 +3,7 @@
 One round, top to bottom: draw a pool, trust its labels, estimate every task's gradient, drop what
 looks noisy, select, weigh, cut into meta-batches. Each step is one call into one file:
 
-    draw                      training/task_drawer.py        N tasks as indices
+    draw                      training/task_drawer.py    N tasks as indices
     majority_vote             labels/votes.py            `--strategy.votes`
     estimate_pool             gradients.py               `--strategy.estimate`
     noisy_tasks               selection/noisy_tasks.py   `--strategy.drop`
