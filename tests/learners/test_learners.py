@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from derts.config import LearnerConfig, ModelConfig
 from derts.data.table import FeatureTable, ImageTable
 from derts.errors import DertsError
-from derts.evaluation import evaluate
+from derts.evaluation import accuracies, evaluate
 from derts.learners import ANIL, MAML, AnyLearner, ProtoNet, build_learner
 from derts.learners.base import query_losses
 from derts.learners.pool_features import evaluation_mode, task_features
@@ -147,8 +147,9 @@ def test_tasks_of_another_way_are_refused(name: str) -> None:
     other = TaskPool.sample(images(), tasks=2, way=WAY - 1, shot=1, query=1, seed=0)
     with pytest.raises(DertsError, match=r"have 2 classes but the learner is for 3: .*way=2"):
         learner(name).outer_loss(images(), other)
-    with pytest.raises(DertsError, match=r"have 2 classes but the learner is for 3: .*way=2"):
-        evaluate(learner(name), images(), other)
+    for measure in (accuracies, evaluate):
+        with pytest.raises(DertsError, match=r"have 2 classes but the learner is for 3: .*way=2"):
+            measure(learner(name), images(), other)
 
 
 def test_second_order_differs_from_first_order() -> None:
