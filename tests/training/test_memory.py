@@ -35,6 +35,18 @@ def test_a_network_that_fits_nowhere_is_one_line(
     assert not Path("run").exists()
 
 
+def test_the_guess_for_a_gpu_is_near_what_one_took() -> None:
+    file = Path(__file__).parents[2] / "results" / "growth-h200.json"
+    rows = json.loads(file.read_text(encoding="utf-8"))["results"]
+    measured = [row for row in rows if row["kind"] in ("tasks", "size")]
+    assert len(measured) > 10
+    config = replace(apply_presets(["gpu"]), learner=LearnerConfig("protonet"))
+    for row in measured:
+        tasks, side = (row["at"], 84) if row["kind"] == "tasks" else (32, row["at"])
+        guess = needed_memory(replace(config, meta_batch=tasks).resolved(), (side, side, 3), "cuda")
+        assert row["gib"] < guess / GIB < 1.1 * row["gib"] + 0.7, row  # its libraries: 0.7
+
+
 def test_what_it_names_does_fit(
     letters: dict[str, ImageTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ GIB = 2**30
 # width × the image's sides, float32), as counted by running one; parameters by the square of the
 # width; features by the width
 MAPS = {"cnn4": 4.0, "resnet12": 19.0}
+MAPS_OF_KERNELS = {"cnn4": 2.35}  # they never write the largest; results/growth-h200.json
 PARAMETERS = {"cnn4": 27, "resnet12": 1950}
 SECOND_ORDER = 2.4  # maps of a support image in an inner step of MAML over those of any other
 DRAWN = 32.0  # bytes of an image of a test task, while they are drawn
@@ -42,6 +43,9 @@ def needed_memory(config: TrainConfig, shape: tuple[int, ...], device: str = "cp
     if len(shape) != 3 or backbone not in MAPS:
         return drawn
     one_map, maps = 4.0 * width * shape[0] * shape[1], MAPS[backbone]
+    by_kernels = kind == "cuda" and config.hardware.precision == "bfloat16"
+    if by_kernels and config.learner.name != "maml":
+        maps = MAPS_OF_KERNELS.get(backbone, maps)
     parameters = 4.0 * PARAMETERS[backbone] * width**2
     program = PROGRAM[kind] + OF_PARAMETERS * parameters + drawn
     half = 0.5 if config.hardware.precision == "bfloat16" else 1.0
