@@ -32,6 +32,7 @@ STRATEGIES: dict[str, Values] = {
     "paper": {"strategy": {**PAPER, "drop": "paper"}},
     "derts-given-labels": {"strategy": {"name": "derts", "votes": False}},
     "derts-every-round": {"strategy": {"name": "derts", "select": "greedy"}},
+    "derts-all-images": {"strategy": {"name": "derts", "pool_images": 0}},
 }
 TASKS: dict[str, Values] = {
     "": {"tasks": {"noise": "tasks:0.6"}},

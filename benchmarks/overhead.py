@@ -30,7 +30,7 @@ from derts.training import Trainer
 STRATEGIES: dict[str, Values] = {
     "random": {"strategy": {"name": "random"}},
     "derts": PRESETS["derts"],
-    "derts, pools of all images": {"strategy": {"name": "derts", "estimate": "logit-theta"}},
+    "derts, pools of all images": {"strategy": {"name": "derts", "pool_images": 0}},
     "paper": {"strategy": PAPER},
     **{
         name: {"strategy": {"name": name}}

@@ -2,13 +2,12 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from derts.commands.parse import parse
 from derts.commands.train import TrainOptions
-from derts.config import LearnerConfig, ModelConfig, StrategyConfig, TaskConfig, TrainConfig
+from derts.config import LearnerConfig, ModelConfig, TaskConfig, TrainConfig
 from derts.config_file import PRESETS, apply_presets, read_config, to_toml, with_values
 from derts.errors import DertsError
 
@@ -41,7 +40,7 @@ def test_later_presets_and_files_win(tmp_path: Path) -> None:
 
 
 PAPERS = {
-    "name": "derts", "warmup": 500, "pool": 3200, "ratio": 0.3, "votes": False,
+    "name": "derts", "warmup": 500, "pool": 3200, "pool_images": 0, "ratio": 0.3, "votes": False,
     "judge": "none", "drop": "none", "balance": False, "select": "stochastic",
     "estimate": "logit-theta", "weights": "counts",
 }  # fmt: skip
@@ -127,24 +126,6 @@ def test_a_setting_that_is_gone_is_read_with_the_value_that_is_left(tmp_path: Pa
     path = tmp_path / "old.toml"
     path.write_text("[model]\nwidth = 8\nbatch-norm = 'shared'\n[hardware]\nthreads = 4\n")
     assert read_config(path) == TrainConfig(model=ModelConfig(width=8))
-
-
-@pytest.mark.parametrize(
-    ("pool", "estimate", "images"),
-    [(3200, "logit", 9600), (400, "logit", 2400), (3200, "logit-theta", 0)],
-)
-def test_the_images_of_a_pool_follow_from_its_size_and_estimate(
-    pool: int, estimate: Any, images: int
-) -> None:
-    values: dict[str, Any] = {
-        "strategy": {"pool_images": images, "pool": pool, "estimate": estimate}
-    }
-    config = with_values(TrainConfig(), values, "old")
-    assert config.strategy == StrategyConfig(pool=pool, estimate=estimate)
-    assert config.strategy.pool_images == images
-    values["strategy"]["pool_images"] = 6400
-    with pytest.raises(DertsError, match=f"strategy.pool_images is gone: only {images} is left"):
-        with_values(TrainConfig(), values, "old")
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,9 @@ class StrategyConfig:
     paper's, 500 for ANIL and 100 for ProtoNet, doubled where 40% of the labels are wrong."""
     pool: int = within(3200, 1)
     """Tasks that are drawn and scored per round."""
+    pool_images: int = within(9600, 0)
+    """Different images that a pool is drawn from, enough of every class for a task (0: all).
+    Fewer cost less to embed, and give each image more votes."""
     ratio: float = within(0.3, 1e-6, 1)
     """Share of the pool that is selected."""
     votes: bool = True
@@ -185,17 +188,10 @@ class StrategyConfig:
     otherwise; facility location in every round, exact or by stochastic greedy (the paper's); or a
     uniform choice from the pool."""
     estimate: Literal["logit-theta", "logit", "last-layer", "feature", "error-profile"] = "logit"
-    """What stands for a task's gradient (docs/estimates.md). Pools are drawn from three images per
-    task, which costs less to embed and gives each more votes; with the paper's, logit-theta, from
-    all."""
+    """What stands for a task's gradient (docs/estimates.md)."""
     weights: Literal["counts", "none", "calibrated"] = "calibrated"
     """derts: pool tasks that a selected one stands for (the paper), all alike, or fitted so that
     the selection's gradient is the pool's."""
-
-    @property
-    def pool_images(self) -> int:
-        """Different images that a pool is drawn from, enough of every class for a task (0: all)."""
-        return 0 if self.estimate == "logit-theta" else max(2400, 3 * self.pool)
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,12 @@ REMOVED: dict[str, Any] = {
     "hardware.compile": None,
     "hardware.image_memory_gib": None,
     "hardware.threads": None,
-    "strategy.pool_images": lambda strategy: strategy.pool_images,
 }
 """Settings that are gone, each with the value that is now the only behaviour.
 
 Configs of stored results, run folders and model files that have this value are read as ever; any
-other value is refused, but where it is None, as it only said how fast a run was. A function tells
-the value from what is left. Whoever removes a setting adds it here: "table.name": value.
+other value is refused, but where it is None, as it only said how fast a run was. Whoever removes a
+setting adds it here: "table.name": value.
 """
 
 NOISE_LEVELS = {"swap_rate": "swap", "noisy_fraction": "tasks"}
@@ -42,7 +41,7 @@ LONGEST = 500_000  # characters of a config file: it may name thousands of class
 DEEP = re.compile(r"""(\.\s*([\w-]+|"[^"\n]*"|'[^'\n]*')\s*){30}""")  # a key of so many parts
 
 PAPER = {
-    "name": "derts", "votes": False, "judge": "none", "drop": "none",
+    "name": "derts", "pool_images": 0, "votes": False, "judge": "none", "drop": "none",
     "balance": False, "select": "stochastic", "estimate": "logit-theta", "weights": "counts",
 }  # fmt: skip
 """The paper's rule to the letter, but for the drop of its noisy setting."""
@@ -55,7 +54,7 @@ PRESETS: dict[str, Values] = {
     "laptop": {
         "tasks": {"query": 5},
         "model": {"width": 32},
-        "strategy": {"warmup": 50, "pool": 400},
+        "strategy": {"warmup": 50, "pool": 400, "pool_images": 2400},
         "evaluation": {"tasks": 200, "query": 10},
         "updates": 300,
         "meta_batch": 8,
@@ -89,11 +88,11 @@ def with_values(config: Config, values: Values, where: str, path: str = "") -> C
     hints = annotations_of(type(config))  # type: ignore[arg-type]
     known = [item.name for item in fields(config)]  # type: ignore[arg-type]
     changes: dict[str, Any] = {}
-    gone: dict[str, Any] = {}
     for key, value in values.items():
         name = key.replace("-", "_")
         if name not in known and path + name in REMOVED:
-            gone[key] = value
+            if (only := REMOVED[path + name]) not in (None, value):
+                raise DertsError(f"{where}: {path}{key} is gone: only {only!r} is left")
             continue
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -106,13 +105,7 @@ def with_values(config: Config, values: Values, where: str, path: str = "") -> C
             changes[name] = with_values(current, value, where, f"{path}{key}.")
         else:
             changes[name] = _checked(value, hints[name], f"{where}: {path}{key}")
-    config = replace(config, **changes)  # type: ignore[type-var]
-    for key, value in gone.items():
-        only = REMOVED[path + key.replace("-", "_")]
-        only = only(config) if callable(only) else only
-        if only not in (None, value):
-            raise DertsError(f"{where}: {path}{key} is gone: only {only!r} is left")
-    return config
+    return replace(config, **changes)  # type: ignore[type-var]
 
 
 def with_noise_level(tasks: Values, noise: str = "none") -> Values:

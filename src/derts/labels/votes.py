@@ -38,7 +38,7 @@ class Votes:
             return ""
         return (
             f"no votes: an image of a pool is in {self.per_image:.1f} of its tasks, {ENOUGH} are "
-            "needed, so labels stay as given; raise --strategy.pool or --tasks.query"
+            "needed, so labels stay as given; raise --strategy.pool or lower --strategy.pool-images"
         )
 
 

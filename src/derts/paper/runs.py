@@ -21,7 +21,7 @@ from derts.training.run_folder import point_file
 
 READS = {
     "random": ("name", "warmup"),
-    "random-votes": ("name", "warmup", "pool", "estimate", "ratio"),
+    "random-votes": ("name", "warmup", "pool", "pool_images", "ratio"),
     "us": ("name", "warmup"),
     "ats": ("name", "warmup"),
 }
