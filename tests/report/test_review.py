@@ -57,6 +57,16 @@ def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield opened
 
 
+def reopen(window: Browser, page: Path, count: str) -> None:
+    """Come back to a page that remembers: a busy browser may take a moment to have it on disk."""
+    for _ in range(20):
+        window.open(page)
+        if text(window, "#count") == count:
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"the page came back with {text(window, '#count')}, not {count}")
+
+
 def text(window: Browser, selector: str) -> str:
     return str(window.run(f"return document.querySelector({selector!r}).textContent"))
 
@@ -96,9 +106,8 @@ def test_by_keys_and_by_mouse_and_remembered(window: Browser) -> None:
     assert text(window, "#path").startswith("6: ")
     assert window.run("return document.getElementById('bad')") is None
 
-    window.open(page)  # comes back to the first that is not decided
-    assert text(window, "#count") == "4 of 12 decided"
-    assert text(window, "#path").startswith("5: ")
+    reopen(window, page, "4 of 12 decided")
+    assert text(window, "#path").startswith("5: ")  # the first that is not decided
     for button in ("#accept", "#keep", "#drop", "#next", "#back", "#back"):
         window.click(button)
     assert text(window, "#path").startswith("7: ")
@@ -139,5 +148,5 @@ def test_ten_thousand_suspects_stay_responsive(tmp_path: Path) -> None:
         opened.press(*"aaaaaaaaaaaaaaaaaaaa")
         assert time.monotonic() - began < 2  # twenty decisions, on a busy machine
         assert text(opened, "#count") == "5,020 of 10,000 decided"
-        opened.open(page)
+        reopen(opened, page, "5,020 of 10,000 decided")
         assert text(opened, "#path").startswith("5021: ")
