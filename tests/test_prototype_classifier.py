@@ -29,7 +29,7 @@ def blobs(each: int = 30) -> tuple[Any, Any]:
 
 @parametrize_with_checks([derts.PrototypeClassifier()])  # type: ignore[untyped-decorator]
 def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
-    check(estimator)
+    check(estimator)  # raises an AssertionError where the estimator does not behave
 
 
 @parametrize_with_checks(  # type: ignore[untyped-decorator]

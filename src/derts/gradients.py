@@ -1,7 +1,15 @@
 """Stage 5: a cheap estimate of each task's outer gradient, one row per task.
 
-docs/estimates.md says what each of ESTIMATES is. In here p is the softmax of the query logits, y
-the one-hot given label, h the features, T tasks of Q query images each.
+p is the softmax of the query logits, y the one-hot given label, h the features, T tasks of Q query
+images each; sums run over a task's query set.
+
+    name           row of a task                                      size
+    logit-theta    Σ (p − y) before adaptation                        way
+    logit          Σ (p − y) after adaptation                         way
+    last-layer     Σ (p − y) ⊗ h: gradient of the adapted last layer  way × d
+    feature        mean of (Wᵀ(p − y)) ⊙ h, blind to label order      d
+    error-profile  Σ (p − y) apart for each given class               way²
+    exact          true outer gradient of every parameter             all, slow: for diagnosis
 
 A learner whose classes exist only through the support set (prototypes) has no meta-model to ask
 before adaptation: there `logit-theta` is `logit`. MAML has no features apart from the task and

@@ -23,11 +23,12 @@ HEADER = 128  # bytes of the .npy header that numpy writes for any shape we have
 
 @dataclass(frozen=True)
 class SplitContent:
-    """What is to be written of a split: its items in blocks, as they are read."""
+    """What is to be written of a split: its items in blocks, as they are read.
 
-    blocks: Iterable[
-        Tensor
-    ]  # images uint8 [any, height, width, channels], features float32 [any, d]
+    Images are uint8 [any number, height, width, channels], features float32 [any number, d].
+    """
+
+    blocks: Iterable[Tensor]
     item_shape: tuple[int, ...]  # (height, width, channels), or (d,)
     labels: Tensor
     class_names: tuple[str, ...]
