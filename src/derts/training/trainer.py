@@ -10,7 +10,7 @@ import torch
 
 from derts.clock import Clock, share_of_selection
 from derts.config import LearnerConfig, ModelConfig, TrainConfig
-from derts.data.streaming import StreamedTable
+from derts.data.streaming import StreamedTable, place_table
 from derts.data.table import FeatureTable, Table
 from derts.distributed import Group
 from derts.errors import DertsError
@@ -25,7 +25,7 @@ from derts.training.bad_numbers import UpdateWindow, usable_losses
 from derts.training.checkpoint import weights_of
 from derts.training.label_looks import LabelLooks, label_obstacle
 from derts.training.result import acting
-from derts.training.step import Updater, place_learner, place_table
+from derts.training.step import Updater, place_learner
 from derts.training.task_drawer import TaskDrawer, evaluation_tasks, training_images
 
 LOG_EVERY = 10  # updates: one event tells of them
