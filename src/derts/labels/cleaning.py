@@ -13,7 +13,7 @@ from derts.data.store import StoreDescription, store_settings
 from derts.data.store_writing import SplitContent, write_store
 from derts.errors import DertsError
 from derts.files import read_csv
-from derts.labels.judged import JudgedItems, judge
+from derts.labels.judging import JudgedItems, judge
 from derts.labels.trust import Trust
 
 FEWEST = 20  # images that a class keeps, if it has them

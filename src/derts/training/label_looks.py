@@ -17,7 +17,7 @@ import torch
 
 from derts.config import TrainConfig
 from derts.errors import DertsError
-from derts.labels.judged import directions, item_features, judge
+from derts.labels.judging import directions, item_features, judge
 from derts.models.pretrained import AT_ONCE, INSTALL, LITE0, Pretrained, load_pretrained
 from derts.progress import Progress
 

@@ -13,7 +13,7 @@ import torch
 from derts.cli import run
 from derts.config import LearnerConfig, ModelConfig
 from derts.data import ImageTable, item_names, open_store, prepare, verify_store
-from derts.labels.judged import item_features
+from derts.labels.judging import item_features
 from derts.labels.trust import Trust
 from derts.learners import build_learner
 
