@@ -90,7 +90,7 @@ def prepare(
         raise DertsError("min_images and class_level are for class folders: leave them out")
     listing = Listing(seed, split_fractions, min_images, class_level)
     with disk_errors(destination):
-        splits = found.splits(listing)
+        splits = found.list_splits(listing)
         settings = {"size": size, "grayscale": grayscale}
         fingerprint = _fingerprint(found, splits, settings)
         with suppress(DertsError):  # whatever is there is no such store
