@@ -57,7 +57,7 @@ class Updater:
         self.captures = alone and learner.embedding.captures(images)
         held = images.device == learner.device
         if alone and held and not config.augment.active:
-            learner.embedding.prepare_products(images)
+            learner.embedding.prepare_patch_products(images)
         self._captured: CapturedUpdate | None = None
         rate = config.optimiser.lr
         assert rate is not None
