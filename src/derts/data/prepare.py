@@ -209,9 +209,15 @@ class _Preparation:
                     raise DertsError(f"{lost} ({file}: {reason}): replace its images, or remove it")
             images = split.images
             names = [images.name(index) for index in kept.tolist()] if images.root else None
-            shape, labels = (self.size, self.size, self.channels), split.labels[kept]
-            about = torch.from_numpy(labels), split.class_names, split.categories, names
-            entries[name] = finish_split(self.partial, name, SplitContent((), shape, *about))
+            content = SplitContent(
+                (),  # `decode` has written the pixels already
+                (self.size, self.size, self.channels),
+                torch.from_numpy(split.labels[kept]),
+                split.class_names,
+                split.categories,
+                names,
+            )
+            entries[name] = finish_split(self.partial, name, content)
         return entries
 
 

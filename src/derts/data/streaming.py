@@ -57,9 +57,10 @@ class StreamedTable(Table):
     @staticmethod
     def of(table: Table, target: torch.device) -> StreamedTable:
         """The same items, streamed to a device."""
-        about = (table.class_names, table.split, table.categories)
-        numbered = torch.empty(0, device=target).device  # cuda is cuda:0
-        return StreamedTable(table.items, table.labels, *about, numbered)
+        return StreamedTable(
+            table.items, table.labels, table.class_names, table.split, table.categories,
+            target=torch.empty(0, device=target).device,  # cuda is cuda:0
+        )  # fmt: skip
 
     @property
     def gathers_to(self) -> torch.device:
