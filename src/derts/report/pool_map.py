@@ -50,7 +50,7 @@ class Atlas:
         """
         key, kind = (id(images), index), " wrong" if wrong else ""
         name = escape(images.class_names[int(images.labels[index])])
-        if images.noun == "row":
+        if images.of_features:
             return f'<span class="name{kind}">{name}</span>'
         if key not in self.places:
             if len(self.tiles) == MOST_PICTURES:

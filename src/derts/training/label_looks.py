@@ -137,22 +137,22 @@ class LabelLooks:
             text += f" (derts inspect shows them): {left_out:,} {noun}s left out{changed}"
         else:
             text += ", but this judge cannot tell which: all are trained on"
-        if noun == "image" and self.judge != LITE0:
+        if not self.trainer.images.of_features and self.judge != LITE0:
             text += f"; for photos --strategy.judge {LITE0} finds more"
         self.trainer.log({"event": "note", "update": update, "text": text})
 
 
 def _network(judge: str, trainer: Trainer) -> Pretrained | None:
     """The pretrained network that judges; None where the items or the learner do."""
-    are_features = len(trainer.images.item_shape) == 1
-    if judge == LEARNER or (are_features and judge in (FEATURES, trainer.config.model.backbone)):
+    of_features = trainer.images.of_features
+    if judge == LEARNER or (of_features and judge in (FEATURES, trainer.config.model.backbone)):
         return None
     if judge == FEATURES:
         raise DertsError(
             "--strategy.judge features is for features, and this data is images: choose learner, "
             f"or {LITE0} ({INSTALL})"
         )
-    if are_features:
+    if of_features:
         raise DertsError(
             f"--strategy.judge {judge} takes images, and this data is features: "
             "choose features or learner"

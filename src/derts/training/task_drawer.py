@@ -58,7 +58,7 @@ class TaskDrawer:
     def __init__(self, config: TrainConfig, images: Table, validation: Callable[[], Table]) -> None:
         self.config = config
         shape, shift = images.item_shape, config.augment.translation
-        if config.augment.active and len(shape) != 3:
+        if config.augment.active and images.of_features:
             raise DertsError("--augment is for images, and this data is features: leave it out")
         if shift and shift > min(shape[:2]) // 2:
             size = f"images are {shape[1]} pixels wide and {shape[0]} high"
