@@ -83,7 +83,7 @@ def prepare(
         if not low <= value <= high:
             raise DertsError(f"{name} {value} is out of range: give {low} to {high:,}")
     found = find_source(source)
-    is_folder = found.kind.startswith(("class", "folder"))
+    is_folder = found.kind in (folders.SPLIT_FOLDERS, folders.CLASS_FOLDERS)
     if is_folder and destination.is_relative_to(found.path.resolve()):
         raise DertsError(f"{destination} lies inside the source: choose a place outside of it")
     if (min_images > 1 or class_level) and not is_folder:

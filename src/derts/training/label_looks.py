@@ -60,7 +60,7 @@ class LabelLooks:
             self.updates = [round(share * config.updates) for share in LOOKS]
         self.fewest = config.tasks.shot + config.tasks.query
         self.given = torch.full((len(trainer.images),), -1)
-        for number, group in trainer.drawer.groups():
+        for number, group in trainer.drawer.class_groups():
             self.given[group] = number
         self.labels = self.given.clone()
         self.done, self.wrong = 0, 0.0
@@ -83,7 +83,7 @@ class LabelLooks:
                 kept = trainer.group.same(trust.kept(self.fewest, sure))
                 self.labels[places] = torch.where(kept < 0, -1, numbers[kept.clamp(min=0)])
         self.done += 1
-        trainer.drawer.use(self.labels)
+        trainer.drawer.use_labels(self.labels)
         trainer.strategy.labels_changed()
         self._tell(update)
 
@@ -101,7 +101,7 @@ class LabelLooks:
         if len(state["labels"]) != len(self.labels):
             raise ValueError(f"it judged {len(state['labels'])} images of {len(self.labels)}")
         self.done, self.wrong, self.labels = state["done"], state["wrong"], state["labels"]
-        self.trainer.drawer.use(self.labels)
+        self.trainer.drawer.use_labels(self.labels)
 
     def _features(self, places: torch.Tensor, progress: Progress) -> torch.Tensor:
         """Features [n, d] of the images at some places, by whoever judges."""

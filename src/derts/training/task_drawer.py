@@ -69,13 +69,13 @@ class TaskDrawer:
         self._validation = validation
         self._block: tuple[tuple[int, int], TaskPool] | None = None
 
-    def groups(self) -> list[tuple[int, torch.Tensor]]:
+    def class_groups(self) -> list[tuple[int, torch.Tensor]]:
         """Number and indices of each class that tasks are drawn from, by the table's labels."""
         sampler = training_sampler(self._images, self.config.tasks)
         indices = map(torch.from_numpy, sampler.groups)
         return list(zip(sampler.numbers.tolist(), indices, strict=True))
 
-    def use(self, labels: torch.Tensor) -> None:
+    def use_labels(self, labels: torch.Tensor) -> None:
         """Draw by other labels [n] from now on; −1 leaves an item out."""
         self._sampler = training_sampler(self._images, self.config.tasks, labels)
         self._block = None
