@@ -55,7 +55,9 @@ def evaluation_tasks(config: TrainConfig, images: Table) -> TaskPool:
 class TaskDrawer:
     """A run's training tasks, noisy where the config says so, and clean ones of `validation()`."""
 
-    def __init__(self, config: TrainConfig, images: Table, validation: Callable[[], Table]) -> None:
+    def __init__(
+        self, config: TrainConfig, images: Table, validation: Callable[[], Table] | None = None
+    ) -> None:
         self.config = config
         shape, shift = images.item_shape, config.augment.translation
         if config.augment.active and images.of_features:
@@ -104,6 +106,7 @@ class TaskDrawer:
 
     @cached_property
     def _validation_sampler(self) -> TaskSampler:
+        assert self._validation is not None
         return TaskSampler(self._validation())
 
     def augmented(self, pool: TaskPool, update: int) -> TaskPool:
