@@ -64,10 +64,14 @@ def label_trust(
     for number in range(PAIRS_ROUNDS):
         if number in PAIRS_AFTER:
             pairs.keep_pairs()
+            if not pairs.pairs_found:
+                break
         sharper = SHARPER if number < FIRST else 1.0
         pairs.improve(sharper=sharper, whiten=number in (0, FIRST))
-    gained = pairs.likelihood - alike.likelihood - PAIR_COSTS * pairs.pairs_found
-    model = pairs if gained > PAIRS_GAIN * pairs.images else alike
+    model = alike
+    if pairs.pairs_found:
+        gained = pairs.likelihood() - alike.likelihood() - PAIR_COSTS * pairs.pairs_found
+        model = pairs if gained > PAIRS_GAIN * pairs.images else alike
     note = ""
     if alone:
         note = f"a class with one image cannot be judged: {_listed(alone)}"
