@@ -5,12 +5,12 @@ looks noisy, select, weigh, cut into meta-batches. Each step is one call into on
 
     context.draw              training/task_drawer.py    N tasks as indices
     majority_vote             labels/votes.py            `--strategy.votes`
-    self.estimate             gradients.py               `--strategy.estimate`
+    self.estimate             rounds.py -> gradients.py  `--strategy.estimate`
     noisy_tasks               selection/noisy_tasks.py   `--strategy.drop`
     balance_classes, evenness selection/redundancy.py    `--strategy.balance`, `where-it-pays`
     select                    facility_location/         `--strategy.select`
     selection_weights         below                      `--strategy.weights`
-    self.into_batches         selection/rounds.py        what the next updates train on
+    self.into_batches         rounds.py                  what the next updates train on
 
 Labels that are wrong in the data set are left out before tasks are drawn, between the rounds:
 training/label_looks.py (`--strategy.judge`). selection/rounds.py calls `draw_pool` and `choose` in
