@@ -233,6 +233,17 @@ def test_named_files_exist(page: Path) -> None:
         assert list(ROOT.glob(name)), f"{page.name}: no {name}"
 
 
+def test_the_way_of_an_image_names_what_is_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|`]+ \| (`.+`) \| (`.+`) \|$", text, re.M)
+    assert len(rows) > 10
+    for names, files in rows:
+        found = [re.findall(r"`([^`]+)`", part) for part in (names, files)]
+        for name, file in zip(*found, strict=True):
+            source = (ROOT / "src/derts" / file).read_text(encoding="utf-8")
+            assert re.search(rf"(?:def|class) {name}\b", source), f"no {name} in {file}"
+
+
 def test_readme_and_log_are_short() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(readme.split()) <= 700
