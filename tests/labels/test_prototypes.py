@@ -93,6 +93,18 @@ def test_an_embedding_that_tells_nothing_distrusts_nothing() -> None:
     rows, true = clusters(apart=0.0)
     trust = label_trust(rows, corrupted(true, "symmetric", 0.4))
     assert float((trust.probability < 0.5).float().mean()) < 0.05
+    assert trust.weak
+    assert "too weakly: if a tenth of the labels were wrong, about" in trust.note
+
+
+@pytest.mark.parametrize("apart", [0.4, 0.6, 0.8, 2.0])
+def test_it_says_how_many_wrong_labels_it_would_see(apart: float) -> None:
+    rows, true = clusters(each=200, apart=apart)
+    given = corrupted(true, "symmetric", 0.1)
+    trust, wrong = label_trust(rows, given), given != true
+    seen = float((trust.probability[wrong] < 0.5).float().mean())
+    assert trust.sees == pytest.approx(seen, abs=0.1)
+    assert trust.weak == (trust.sees < 0.5) == bool(trust.note)
 
 
 def test_any_labels_and_matrices_give_the_same() -> None:

@@ -150,9 +150,8 @@ def inspect(options: InspectOptions) -> None:
     print(f"\n{100 * trust.share_wrong:.1f}% of {len(judged):,} labels look wrong")
     if options.score:
         print(score_judged(judged, data).line)
-    if trust.note:
-        print(printable(trust.note))
-    if trust.share_wrong < OVERFIT and options.run is not None:
+    _print_note(judged, options.run)
+    if trust.share_wrong < OVERFIT and not trust.weak and options.run is not None:
         print(
             "hardly a label looks wrong: they are right, or the model has overfitted them; look at "
             "another split (--split val), or train for fewer updates"
@@ -201,6 +200,7 @@ def clean(options: CleanOptions) -> None:
         judged, changes, destination, data, overwrite=options.overwrite, beside=listed
     )
     relabelled = sum(change.new_class is not None for change in changes)
+    _print_note(judged, run)
     one_split = "all in one split: to train, derts data prepare the file and clean that store"
     print("\n".join(made.lines()))
     print_rows(
@@ -209,6 +209,17 @@ def clean(options: CleanOptions) -> None:
         ("changes", destination / "changes.csv"),
         *([("note", one_split)] if is_matrix(data) else []),
     )
+
+
+def _print_note(judged: "JudgedItems", run: Path | None) -> None:
+    """What the judge cannot judge."""
+    trust = judged.trust
+    if not trust.note:
+        return
+    fix = ""
+    if trust.weak and judged.noun == "image" and not _is_backbone(run):
+        fix = "; for photos: derts inspect efficientnet-lite0 --data STORE"
+    print(f"note: {printable(trust.note)}{fix}")
 
 
 def _is_backbone(run: Path | None) -> bool:

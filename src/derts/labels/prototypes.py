@@ -12,7 +12,7 @@ from torch import Tensor
 from derts.distributed import Group
 from derts.errors import DertsError
 from derts.labels.mixture import BLOCK, Mixture
-from derts.labels.trust import Trust
+from derts.labels.trust import FEW_SEEN, Trust
 
 ROUNDS = 8  # of expectation maximisation …
 FIRST = 3  # … of which the first begin with one rate for all classes, or look for pairs
@@ -72,10 +72,15 @@ def label_trust(
     if pairs.pairs_found:
         gained = pairs.likelihood() - alike.likelihood() - PAIR_COSTS * pairs.pairs_found
         model = pairs if gained > PAIRS_GAIN * pairs.images else alike
-    note = ""
+    notes, sees = [], alike.would_see() if model is alike else 1.0
     if alone:
-        note = f"a class with one image cannot be judged: {_listed(alone)}"
-    return model.trust(tuple(names), note)
+        notes.append(f"a class with one image cannot be judged: {_listed(alone)}")
+    if sees < FEW_SEEN:
+        notes.append(
+            "these features tell the classes apart too weakly: if a tenth of the labels were "
+            f"wrong, about {100 * sees:.0f}% of these would show"
+        )
+    return model.trust(tuple(names), "; ".join(notes), sees)
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:
