@@ -116,6 +116,14 @@ def test_any_labels_and_matrices_give_the_same() -> None:
     assert torch.allclose(trust.probability, moved.probability, atol=1e-4)
     assert float(trust.rests_on.mean()) == pytest.approx(19, abs=1)
     assert "80 labels of 4 classes" in repr(trust)
+    plain = label_trust(rows, true).probability
+    for same in (
+        rows.to_sparse(),
+        rows.numpy().astype(">f4"),
+        rows.numpy()[:, ::-1],
+        rows.tolist(),
+    ):
+        assert torch.allclose(label_trust(same, true).probability, plain, atol=1e-4)
 
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,6 +158,15 @@ def test_small_classes_are_judged_and_single_images_are_told() -> None:
         (torch.zeros(3, 2), [0, 1, 2], "two classes with two images"),
         (torch.zeros(2, 2), [0.0, float("nan")], "not numbers"),
         (np.array([["a"], ["b"]]), [0, 1], "not numbers"),
+        ([[1.0, 2.0], [1.0]], [0, 1], "not numbers"),
+        (None, [0, 1], "not numbers"),
+        (torch.zeros(2, 2, dtype=torch.complex64), [0, 1], "not numbers"),
+        (torch.zeros(4, 0), [0, 0, 1, 1], r"features have shape \[4, 0\]"),
+        (torch.zeros(0, 2), [], "two images or more, and there are 0"),
+        (torch.zeros(4, 2), [0, 0, 1, None], "of several kinds, or some are missing"),
+        (torch.zeros(4, 2), ["a", "a", 1, None], "of several kinds, or some are missing"),
+        (torch.zeros(4, 2), [[0], [0], [1, 2], [1]], "labels differ in length"),
+        (1e300 * torch.randn(4, 2).double(), [0, 0, 1, 1], "scale them to numbers of about 1"),
     ],
 )
 def test_what_cannot_be_judged_is_refused(rows: Any, labels: Any, told: str) -> None:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from derts.distributed import Group
+from derts.errors import DertsError
 from derts.labels.trust import Trust
 
 START_WRONG = 0.3  # share of wrong labels that the search for pairs begins with
@@ -168,6 +169,9 @@ class Mixture:
         shrinkage = SHRINKAGE * dim / (SHRINKAGE * dim + freedom)
         identity = torch.eye(dim, dtype=torch.float64, device=self.rows.device)
         mixed = (1 - shrinkage) * covariance + (shrinkage + 1e-6) * level * identity
+        if not bool(mixed.isfinite().all()):
+            fix = "scale them to numbers of about 1"
+            raise DertsError(f"the features are too large to compute their spread: {fix}")
         root = torch.linalg.cholesky(mixed)  # x ↦ x L⁻ᵀ for mixed = L Lᵀ
         whiten: Tensor = torch.linalg.solve_triangular(root, identity, upper=False).T
         return whiten.to(self.rows)
