@@ -233,7 +233,7 @@ def _judge_by_backbone(
     """A store's images judged by a pretrained backbone, without training."""
     from derts.data import open_data
     from derts.hardware import choose_device
-    from derts.labels.judged import chosen_splits, judge_items
+    from derts.labels.judging import chosen_splits, judge_items
     from derts.models.pretrained import load_pretrained
 
     data = options.data
