@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from derts.distributed import Group
+from derts.errors import DertsError
 from derts.labels.trust import Trust
 
 START_WRONG = 0.3  # share of wrong labels that the search for pairs begins with
@@ -31,6 +32,7 @@ RATES = (0.005, 0.02, 0.05, *(step / 20 for step in range(2, 18)))  # of wrong l
 SHRINKAGE = 10.0  # images per dimension with which the spread within classes is half believed
 CLEAN_GAIN = 0.01  # nats per label by which wrong labels must explain more than none at all
 SAMPLED = 5_000  # images, about, by which β is chosen
+SUPPOSED_WRONG = 0.1  # share of the labels, to say how many of them would be seen
 PRIOR_WRONG = 0.02  # the rate of wrong labels before anything was seen …
 PRIOR_IMAGES = 20.0  # … which weighs as much as so many images
 FEWEST_CONFUSED = 0.05  # of a class's images, where two classes are a pair that labels confuse
@@ -167,6 +169,9 @@ class Mixture:
         shrinkage = SHRINKAGE * dim / (SHRINKAGE * dim + freedom)
         identity = torch.eye(dim, dtype=torch.float64, device=self.rows.device)
         mixed = (1 - shrinkage) * covariance + (shrinkage + 1e-6) * level * identity
+        if not bool(mixed.isfinite().all()):
+            fix = "scale them to numbers of about 1"
+            raise DertsError(f"the features are too large to compute their spread: {fix}")
         root = torch.linalg.cholesky(mixed)  # x ↦ x L⁻ᵀ for mixed = L Lᵀ
         whiten: Tensor = torch.linalg.solve_triangular(root, identity, upper=False).T
         return whiten.to(self.rows)
@@ -264,7 +269,22 @@ class Mixture:
 
         return float(self._sum(of))
 
-    def trust(self, names: tuple[str, ...], note: str) -> Trust:
+    def would_see(self) -> float:
+        """Share that would look wrong of labels wrong by chance, were a tenth of all labels so."""
+        step = max(1, round(self.images / SAMPLED))
+        most = SUPPOSED_WRONG / (1 - SUPPOSED_WRONG) / (self.count - 1)
+
+        def seen(part: slice) -> Tensor:
+            chances = self._distances(part).mul_(-0.5 * self.belief)
+            chances = chances.add_(self.share.log().to(chances)).softmax(1)
+            found = (chances < most * (1 - chances)).scatter_(1, self.given[part, None], False)
+            number = chances.new_tensor(float(len(found)), dtype=torch.float64)
+            return torch.stack((found.sum().double(), number))
+
+        total, images = self._sum(seen, step).tolist()
+        return float(total / (images * (self.count - 1)))
+
+    def trust(self, names: tuple[str, ...], note: str, sees: float) -> Trust:
         """What was found, on the CPU."""
         sure, suggestion = [], []
         counts = torch.zeros(self.count, self.count, dtype=torch.float64, device=self.rows.device)
@@ -287,4 +307,5 @@ class Mixture:
             names,
             note,
             self.pairs_found,
+            sees,
         )

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+FEW_SEEN = 0.5  # of labels wrong by chance: features that would show fewer are too weak
+
 
 @dataclass(frozen=True, eq=False)
 class Trust:
@@ -20,6 +22,8 @@ class Trust:
     classes      names of the classes
     note         what cannot be judged; empty where all can
     confused     how many pairs of classes labels confuse; 0 where wrong labels are alike everywhere
+    sees         share that these features would show of labels wrong by chance, were a tenth so; 1
+                 where labels confuse pairs
     """
 
     probability: Tensor
@@ -31,6 +35,7 @@ class Trust:
     classes: tuple[str, ...]
     note: str = ""
     confused: int = 0
+    sees: float = 1.0
 
     def __len__(self) -> int:
         return len(self.probability)
@@ -39,6 +44,11 @@ class Trust:
     def share_wrong(self) -> float:
         """Estimated share of labels that are wrong."""
         return float(1 - self.probability.double().mean()) if len(self) else 0.0
+
+    @property
+    def weak(self) -> bool:
+        """Whether the features would show less than half of the labels wrong by chance."""
+        return self.sees < FEW_SEEN
 
     def kept(self, fewest: int, sure: float = 0.8) -> Tensor:
         """int64 [n]: the class that each image is to be trained as, −1: left out.

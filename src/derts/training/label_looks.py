@@ -147,6 +147,9 @@ def _network(judge: str, trainer: Trainer) -> Pretrained | None:
     of_features = trainer.images.of_features
     if judge == LEARNER or (of_features and judge in (FEATURES, trainer.config.model.backbone)):
         return None
+    if judge not in (LITE0, FEATURES):
+        choices = f"learner, {LITE0}, features and none"
+        raise DertsError(f"--strategy.judge is {judge!r}: choose one of {choices}")
     if judge == FEATURES:
         raise DertsError(
             "--strategy.judge features is for features, and this data is images: choose learner, "
