@@ -129,7 +129,9 @@ class FewShotModel:
                 found.append(given.to(learner.device))  # of a store that the backbone embedded
                 continue
             decoded = self.decoded(self.items(given), left_out)
-            rows = [learner.embedding.embedded(send(part, learner.device)) for _, part in decoded]
+            rows = [
+                learner.embedding.by_pretrained(send(part, learner.device)) for _, part in decoded
+            ]
             found.append(torch.cat(rows))
             if not len(found[-1]):
                 raise DertsError(f"class {one!r} of the support has no image that can be read")

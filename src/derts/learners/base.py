@@ -63,7 +63,7 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
 
         `patch_products` are the embedding's own, where it knows them beforehand.
         """
-        items = self.embedding.embedded(send(images, self.device))
+        items = self.embedding.by_pretrained(send(images, self.device))
         return self.embedding(items, self.dtype, patch_products)
 
     @abstractmethod

@@ -67,7 +67,7 @@ class MAML(Learner[AdaptedNetwork]):
 
     def features(self, images: Tensor, patch_products: Tensor | None = None) -> Tensor:
         """uint8 [T, n, height, width, channels], unchanged but on the model's device."""
-        return self.embedding.embedded(images.to(self.device, non_blocking=True))
+        return self.embedding.by_pretrained(images.to(self.device, non_blocking=True))
 
     def adapt(self, features: Tensor, labels: Tensor) -> AdaptedNetwork:
         """Support images [T, S, height, width, channels], labels [T, S] -> parameters [T, …]."""

@@ -54,7 +54,7 @@ class Embedding:
         found = self.run(self.backbone, images.flatten(0, 1), dtype)
         return found.reshape(*images.shape[:2], -1)
 
-    def embedded(self, items: Tensor) -> Tensor:
+    def by_pretrained(self, items: Tensor) -> Tensor:
         """Items [T, n, ...] as they are, or features of images by the frozen backbone."""
         if self.pretrained is None or items.is_floating_point():
             return items
