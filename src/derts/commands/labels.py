@@ -12,7 +12,7 @@ from derts.errors import DertsError, printable
 from derts.report.tables import table_text
 
 if TYPE_CHECKING:
-    from derts.labels.judged import JudgedItems
+    from derts.labels.judging import JudgedItems
 
 FIRST = 100  # images that are drawn
 OVERFIT = 0.002  # share of wrong labels below which the model has probably overfitted
@@ -180,7 +180,7 @@ def clean(options: CleanOptions) -> None:
     from derts.data.store_writing import check_destination
     from derts.files import csv_bytes
     from derts.labels import cleaning
-    from derts.labels.judged import chosen_splits
+    from derts.labels.judging import chosen_splits
 
     check_destination(destination, overwrite=options.overwrite)
     judged, data = _judge(options, run, None)
@@ -235,7 +235,7 @@ def _judge_by_backbone(
     """A store's images judged by a pretrained backbone, without training."""
     from derts.data import open_data
     from derts.hardware import choose_device
-    from derts.labels.judged import chosen_splits, judge_items
+    from derts.labels.judging import chosen_splits, judge_items
     from derts.models.pretrained import load_pretrained
 
     data = options.data
@@ -257,7 +257,7 @@ def _judge_by_backbone(
 def _judge(options: JudgeOptions, run: Path | None, split: str | None) -> "tuple[JudgedItems, str]":
     """A run's data judged by its model, or features as they are; and where the data is."""
     from derts.data import describe_store, open_data, open_store, read_matrix
-    from derts.labels.judged import chosen_splits, judge_items
+    from derts.labels.judging import chosen_splits, judge_items
     from derts.training.run import open_trainer
     from derts.training.run_folder import Run
 

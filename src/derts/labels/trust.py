@@ -53,13 +53,17 @@ class Trust:
     def kept(self, fewest: int, sure: float = 0.8) -> Tensor:
         """int64 [n]: the class that each image is to be trained as, −1: left out.
 
-        Its own where that is probably right, else the suggestion where that is sure enough. A
-        class of the given labels keeps `fewest` images, if it has them: its most trusted ones.
+        Its own where that is probably right, else the suggestion where that is sure enough.
         """
         moved = (self.suggestion != self.given) & (self.sure >= sure)
         found = torch.where(self.probability >= 0.5, self.given, -1)
-        found = torch.where(moved, self.suggestion, found)
-        refilled: set[int] = set()
+        return self.with_enough(torch.where(moved, self.suggestion, found), fewest)
+
+    def with_enough(self, classes: Tensor, fewest: int) -> Tensor:
+        """Classes [n], −1: left out, of which each of the given labels has `fewest` images, if it
+        had them: those that lack some take their most trusted ones back.
+        """
+        found, refilled = classes.clone(), set[int]()
         while True:  # what a class takes back may leave another one with too few
             counts = torch.bincount(found[found >= 0], minlength=len(self.classes))
             few = set((counts < fewest).nonzero().squeeze(1).tolist()) - refilled

@@ -1,4 +1,4 @@
-"""The items of a data set, embedded by a model or features already; trust in their labels."""
+"""Judging a data set's labels: its items are embedded, unless they are features, then trusted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
