@@ -313,7 +313,7 @@ def test_inspect_and_clean_by_a_backbone_without_training(
     for line, said in {
         "inspect timm:small": "timm:small was not trained on your images: name their store with",
         f"inspect --features {store} --data {store}": "the data itself: leave out --data",
-        "inspect": "give one of a run, a pretrained backbone",
+        "inspect": "efficientnet-lite0 in place of a run judges photos",
     }.items():
         assert run(line.split()) == 2
         assert said in capsys.readouterr().err
