@@ -143,6 +143,7 @@ class Experiment:
             "updates_in_all": config.updates + of_judge,
         }
         row |= {key: result[key] for key in ("split", "accuracy", "interval", "notes")}
+        row["phases"] = {name: round(spent, 2) for name, spent in result["seconds"].items()}
         self.rows.append(row)
         self.device = str(trainer.device)
         self.save()
