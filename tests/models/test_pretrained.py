@@ -19,7 +19,7 @@ from derts.errors import DertsError
 from derts.learners import pretrained_weights
 from derts.model_files import load_model
 from derts.models.embedding import normalised
-from derts.models.pretrained import Pretrained, load_pretrained
+from derts.models.pretrained import Pretrained, load_pretrained, may_be_photos
 from derts.report.pool_map import tasks_of_round
 from derts.report.read import read_runs
 from derts.training.run import open_trainer
@@ -317,3 +317,8 @@ def test_inspect_and_clean_by_a_backbone_without_training(
     }.items():
         assert run(line.split()) == 2
         assert said in capsys.readouterr().err
+
+
+def test_a_pretrained_backbone_is_advised_for_photos_alone() -> None:
+    shapes = [(84, 84, 3), (84, 84, 1), (28, 28, 3), (512,)]
+    assert [may_be_photos(shape) for shape in shapes] == [True, False, False, False]

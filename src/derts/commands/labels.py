@@ -215,11 +215,13 @@ def clean(options: CleanOptions) -> None:
 
 def _print_note(judged: "JudgedItems", run: Path | None) -> None:
     """What the judge cannot judge."""
+    from derts.models.pretrained import may_be_photos
+
     trust = judged.trust
     if not trust.note:
         return
-    fix = ""
-    if trust.weak and judged.noun == "image" and not _is_backbone(run):
+    fix, shape = "", next(iter(judged.tables.values())).item_shape
+    if trust.weak and may_be_photos(shape) and not _is_backbone(run):
         fix = "; for photos: derts inspect efficientnet-lite0 --data STORE"
     print(f"note: {printable(trust.note)}{fix}")
 

@@ -148,6 +148,11 @@ class FineTuned(nn.Module):
         self.head.fit(FeatureTable(rows, table.labels[some], table.class_names))
 
 
+def may_be_photos(shape: Sequence[int]) -> bool:
+    """Whether items of this shape are images in colour, and large enough for a backbone."""
+    return len(shape) == 3 and shape[2] == 3 and min(shape[:2]) >= LEAST
+
+
 def load_pretrained(name: str, weights: str | Weights = "") -> Pretrained:
     """A backbone by name: efficientnet-lite0, or timm: and the name of a timm model.
 

@@ -18,7 +18,14 @@ import torch
 from derts.config import TrainConfig
 from derts.errors import DertsError
 from derts.labels.judging import directions, item_features, judge
-from derts.models.pretrained import AT_ONCE, INSTALL, LITE0, Pretrained, load_pretrained
+from derts.models.pretrained import (
+    AT_ONCE,
+    INSTALL,
+    LITE0,
+    Pretrained,
+    load_pretrained,
+    may_be_photos,
+)
 from derts.progress import Progress
 
 if TYPE_CHECKING:
@@ -137,7 +144,7 @@ class LabelLooks:
             text += f" (derts inspect shows them): {left_out:,} {noun}s left out{changed}"
         else:
             text += ", but this judge cannot tell which: all are trained on"
-        if not self.trainer.images.of_features and self.judge != LITE0:
+        if may_be_photos(self.trainer.images.item_shape) and self.judge != LITE0:
             text += f"; for photos --strategy.judge {LITE0} finds more"
         self.trainer.log({"event": "note", "update": update, "text": text})
 
