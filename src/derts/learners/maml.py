@@ -112,8 +112,10 @@ class MAML(Learner[AdaptedNetwork]):
         BatchNorm takes its statistics from each task's first `context` images.
         """
         set_context(self.backbone, context)
-        logits: Tensor = vmap(self.run)(parameters, images)
-        return logits
+        found = self.embedding.task_logits(self.feature_scale, parameters, images, context)
+        if found is None:
+            found = vmap(self.run)(parameters, images)
+        return found
 
     def run(self, parameters: Parameters, images: Tensor) -> Tensor:
         """Logits [n, way] of images [n, height, width, channels] with one set of parameters."""
