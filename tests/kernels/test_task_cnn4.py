@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from derts.data.table import ImageTable
-from derts.kernels.task_cnn4 import Pool, task_logits
-from derts.kernels.task_convolution import applied, convolution
+from derts.kernels.task_cnn4 import task_logits
+from derts.kernels.task_gradients import convolution, pool
 from derts.learners import MAML
 from derts.models import CNN4
 from derts.tasks import TaskPool, generator
@@ -56,5 +56,5 @@ def test_gradients_of_gradients_are_those_of_finite_differences() -> None:
     values, filters = (torch.randn(shape, generator=generator(2)).double() for shape in shapes)
     values, filters = values.requires_grad_(), filters.requires_grad_()
     for context in (2, 3):
-        assert torch.autograd.gradgradcheck(lambda x, n=context: applied(Pool, x, n), values)
+        assert torch.autograd.gradgradcheck(lambda x, n=context: pool(x, n), values)
     assert torch.autograd.gradgradcheck(convolution, (values, filters))
