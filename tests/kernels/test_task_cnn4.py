@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from derts.data.table import ImageTable
-from derts.kernels.task_cnn4 import task_logits
+from derts.kernels.fast_embedding import FastEmbedding
 from derts.kernels.task_gradients import convolution, pool
 from derts.learners import MAML
-from derts.models import CNN4
+from derts.models import CNN4, ResNet12
 from derts.tasks import TaskPool, generator
 
 
@@ -25,30 +25,32 @@ def learner(channels: int, size: tuple[int, int], first_order: bool) -> MAML:
 @pytest.mark.parametrize("first_order", [False, True])
 @pytest.mark.parametrize(("channels", "size"), [(3, (37, 22)), (1, (16, 19)), (4, (16, 16))])
 def test_losses_and_outer_gradient_equal_those_by_vmap(
-    channels: int, size: tuple[int, int], first_order: bool, monkeypatch: pytest.MonkeyPatch
+    channels: int, size: tuple[int, int], first_order: bool
 ) -> None:
     pixels = torch.randint(0, 256, (40, *size, channels), generator=generator(1))
     table = ImageTable(pixels.to(torch.uint8), torch.arange(40) % 4, tuple("abcd"))
     pool = TaskPool.sample(table, tasks=3, way=3, shot=2, query=2, seed=0)
-    model = learner(channels, size, first_order)
-    parameters, found = list(model.parameters()), []
-    for fast in (False, True):
-        if fast:
-            monkeypatch.setattr(
-                model.embedding,
-                "task_logits",
-                lambda scale, own, images, context: task_logits(
-                    own, images, context, scale, torch.float64
-                ),
-            )
+    model, found = learner(channels, size, first_order), []
+    for device in ("cpu", "cuda"):  # the way of a GPU, but not on one
+        model.embedding = FastEmbedding(model.backbone, torch.device(device), torch.float64)
         outcome = model.outer_loss(table, pool, torch.tensor([0.5, 2.0, 1.0]))
-        found.append((outcome.losses, torch.autograd.grad(outcome.loss, parameters)))
+        found.append((outcome.losses, torch.autograd.grad(outcome.loss, list(model.parameters()))))
         with torch.no_grad():
             torch.testing.assert_close(model.outer_loss(table, pool).losses, outcome.losses)
     (losses, gradients), (fast_losses, fast_gradients) = found
     torch.testing.assert_close(fast_losses, losses, rtol=1e-11, atol=1e-11)
     for ours, expected in zip(fast_gradients, gradients, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_all_tasks_go_at_once_on_a_gpu_alone_and_through_cnn4_alone() -> None:
+    images = torch.zeros(1, 3, 16, 16, 3, dtype=torch.uint8)
+    resnet = ResNet12(3, (16, 16), (4, 4, 4, 4))
+    for backbone, device in ((CNN4(3, (16, 16), 4), "cpu"), (resnet, "cuda")):
+        model = MAML(backbone, way=3)
+        embedding = FastEmbedding(backbone, torch.device(device))
+        own = model.start(1).parameters
+        assert embedding.task_logits(1.0, own, images, 3) is None
 
 
 def test_gradients_of_gradients_are_those_of_finite_differences() -> None:

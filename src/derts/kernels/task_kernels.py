@@ -195,9 +195,9 @@ def _collect(
     tl.store(partial + CHANNELS, tl.sum(products, 0))
 
 
-def _chunks(tasks: int, steps: int) -> int:
-    """Programs for each task, together enough for any GPU."""
-    return max(1, min(steps, -(-1024 // tasks)))
+def _chunks(parts: int, steps: int) -> int:
+    """Programs that share the steps of each part, together enough for any GPU."""
+    return max(1, min(steps, -(-1024 // parts)))
 
 
 def convolved(values: Tensor, filters: Tensor) -> Tensor:
@@ -216,9 +216,10 @@ def filter_gradient(values: Tensor, upstream: Tensor, shape: torch.Size) -> Tens
     """Gradient [T, 9 or 1, C, F] of filters of a shape, float32."""
     tasks, count, height, width, inputs = values.shape
     taps, outputs, pixels = shape[1], shape[3], count * height * width
-    chunks = _chunks(tasks, triton.cdiv(pixels, 64))
+    lines = 3 if taps == 9 else 1
+    chunks = _chunks(lines * tasks, triton.cdiv(pixels, 64))
     partial = torch.empty(chunks, *shape, device=values.device)
-    _filter_gradient[(chunks, 3 if taps == 9 else 1, tasks)](
+    _filter_gradient[(chunks, lines, tasks)](
         values.contiguous(), upstream.contiguous(), partial, pixels, height, width,
         TAPS=taps, INPUTS=inputs, OUTPUTS=outputs, BLOCK=64, num_warps=4, num_stages=3,
     )  # fmt: skip
