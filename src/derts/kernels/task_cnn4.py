@@ -23,7 +23,7 @@ EPS = 1e-5  # as in torch's BatchNorm
 
 def _block(values: Tensor, filters: Tensor, weight: Tensor, bias: Tensor, context: int) -> Tensor:
     """relu(max-pool 2(norm(convolution))) with filters [T, taps, C, F], norm [T, F]."""
-    sign = torch.where(weight < 0, -1.0, 1.0).to(weight.dtype)  # the largest is then what wins
+    sign = 2 * (weight >= 0).to(weight.dtype) - 1  # the largest is then what wins
     found = convolution(values, filters * sign[:, None, None])
     pooled, total, squares = pool(found, context)
     count = context * found.shape[2] * found.shape[3]

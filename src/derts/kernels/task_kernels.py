@@ -7,8 +7,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+# one compilation for all sizes of images and tasks
+IMAGE = ("pixels", "height", "width")
+SIZES = (*IMAGE, "pooled_pixels", "cells", "context")
 
-@triton.jit
+
+@triton.jit(do_not_specialize=IMAGE)
 def _convolve(
     values, filters, found, pixels, height, width,
     TAPS: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, BLOCK: tl.constexpr,
@@ -40,7 +44,7 @@ def _shifted(values, pixel, inside, x, right, width, column, INPUTS: tl.constexp
     return tl.load(values + at, mask=there[:, None], other=0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=IMAGE)
 def _filter_gradient(
     values, upstream, partial, pixels, height, width,
     TAPS: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, BLOCK: tl.constexpr,
@@ -90,7 +94,7 @@ def _cells(cell, cells, height, width):
     return image, (image * height + 2 * y) * width + 2 * x, 2 * y, 2 * x, pooled, whole
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _pool(
     values, pooled, places, partial, pixels, pooled_pixels, cells, height, width, context,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
@@ -126,7 +130,7 @@ def _pool(
     tl.store(partial + CHANNELS, tl.sum(squares, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _spread(
     values, arriving, constant, slope, places, change, pixels, pooled_pixels, cells, height, width,
     context, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
@@ -154,7 +158,7 @@ def _spread(
         tl.store(change + at + offset, result.to(change.dtype.element_ty), mask=here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _collect(
     change, values, slope, places, to_values, to_arriving, partial, pixels, pooled_pixels, cells,
     height, width, context, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
