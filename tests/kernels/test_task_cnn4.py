@@ -22,14 +22,18 @@ def learner(channels: int, size: tuple[int, int], first_order: bool) -> MAML:
     return made.double()
 
 
+def tasks(channels: int, size: tuple[int, int]) -> tuple[ImageTable, TaskPool]:
+    pixels = torch.randint(0, 256, (40, *size, channels), generator=generator(1))
+    table = ImageTable(pixels.to(torch.uint8), torch.arange(40) % 4, tuple("abcd"))
+    return table, TaskPool.sample(table, tasks=3, way=3, shot=2, query=2, seed=0)
+
+
 @pytest.mark.parametrize("first_order", [False, True])
 @pytest.mark.parametrize(("channels", "size"), [(3, (37, 22)), (1, (16, 19)), (4, (16, 16))])
 def test_losses_and_outer_gradient_equal_those_by_vmap(
     channels: int, size: tuple[int, int], first_order: bool
 ) -> None:
-    pixels = torch.randint(0, 256, (40, *size, channels), generator=generator(1))
-    table = ImageTable(pixels.to(torch.uint8), torch.arange(40) % 4, tuple("abcd"))
-    pool = TaskPool.sample(table, tasks=3, way=3, shot=2, query=2, seed=0)
+    table, pool = tasks(channels, size)
     model, found = learner(channels, size, first_order), []
     for device in ("cpu", "cuda"):  # the way of a GPU, but not on one
         model.embedding = FastEmbedding(model.backbone, torch.device(device), torch.float64)
@@ -51,6 +55,19 @@ def test_all_tasks_go_at_once_on_a_gpu_alone_and_through_cnn4_alone() -> None:
         embedding = FastEmbedding(backbone, torch.device(device))
         own = model.start(1).parameters
         assert embedding.task_logits(1.0, own, images, 3) is None
+
+
+def test_bfloat16_stays_near_float32() -> None:
+    table, pool = tasks(3, (16, 16))
+    model, found = learner(3, (16, 16), first_order=False).float(), []
+    for precision in (torch.float32, torch.bfloat16):
+        model.embedding = FastEmbedding(model.backbone, torch.device("cpu"), precision)
+        loss = model.outer_loss(table, pool).loss
+        parts = torch.autograd.grad(loss, list(model.parameters()))
+        found.append((loss.detach(), torch.cat([part.flatten() for part in parts])))
+    (exact, gradient), (rough, rough_gradient) = found
+    torch.testing.assert_close(rough, exact, rtol=0.1, atol=0.05)
+    assert torch.cosine_similarity(gradient, rough_gradient, 0) > 0.9
 
 
 def test_gradients_of_gradients_are_those_of_finite_differences() -> None:
