@@ -44,9 +44,7 @@ class FastEmbedding(Embedding):
     def task_logits(
         self, feature_scale: float, parameters: dict[str, Tensor], images: Tensor, context: int
     ) -> Tensor | None:
-        # a CPU is as fast by vmap, which knows no autocast there
-        by_vmap = self.device.type == "cpu" and self.precision != torch.bfloat16
-        if by_vmap or not isinstance(self.backbone, CNN4):
+        if not isinstance(self.backbone, CNN4):
             return None
         return task_logits(parameters, images, context, feature_scale, self.precision)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.grad import conv2d_weight
 
 ALL = (1, 2, 3)  # images, height and width of a task
 
@@ -37,17 +38,26 @@ def patches(values: Tensor) -> Tensor:
 
 def convolved(values: Tensor, filters: Tensor) -> Tensor:
     """The convolution, [T, n, H, W, F]."""
-    taps = values if filters.shape[1] == 1 else patches(values)
-    products = taps.reshape(len(values), -1, taps.shape[-1]) @ filters.flatten(1, 2).to(taps.dtype)
-    return products.view(*values.shape[:4], -1)
+    if filters.shape[1] == 1:
+        return (values.flatten(1, 3) @ filters[:, 0].to(values.dtype)).view(*values.shape[:4], -1)
+    found = [
+        F.conv2d(own.permute(0, 3, 1, 2), by.unflatten(0, (3, 3)).permute(3, 2, 0, 1), padding=1)
+        for own, by in zip(values, filters.to(values.dtype), strict=True)
+    ]
+    return torch.stack([own.permute(0, 2, 3, 1) for own in found])
 
 
 def filter_gradient(values: Tensor, upstream: Tensor, shape: torch.Size) -> Tensor:
     """The gradient in filters of a shape; upstream [T, n, H, W, F]."""
-    taps = values.flatten(0, 1) if shape[1] == 1 else patches(values)
-    # image by image: many small products fill a GPU, few long ones do not
-    each = taps.flatten(1, 2).transpose(1, 2) @ upstream.flatten(0, 1).flatten(1, 2)
-    return each.view(*values.shape[:2], *each.shape[1:]).sum(1, dtype=wide(values)).view(shape)
+    if shape[1] == 1:
+        found = values.flatten(1, 3).transpose(1, 2) @ upstream.flatten(1, 3)
+        return found[:, None].to(wide(values))
+    size = (shape[3], shape[2], 3, 3)
+    each = [
+        conv2d_weight(own.permute(0, 3, 1, 2), size, come.permute(0, 3, 1, 2), padding=1)
+        for own, come in zip(values, upstream, strict=True)
+    ]
+    return torch.stack(each).permute(0, 3, 4, 2, 1).flatten(1, 2).to(wide(values))
 
 
 def pool(values: Tensor, context: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
