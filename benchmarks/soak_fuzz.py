@@ -41,7 +41,7 @@ from derts.data import describe_store, item_names, open_data, open_store, read_m
 from derts.facility_location import Selection
 from derts.labels import relabel_by_votes
 from derts.labels.cleaning import read_review
-from derts.labels.judged import JudgedItems, judge_items
+from derts.labels.judging import JudgedItems, judge_items
 from derts.labels.known_errors import true_labels
 from derts.model_files import load_model
 from derts.models.pretrained import _fill

@@ -9,7 +9,7 @@ from torch import Tensor
 from derts.data import ImageTable
 from derts.errors import DertsError
 from derts.labels.cleaning import changes_by_trust
-from derts.labels.judged import JudgedItems
+from derts.labels.judging import JudgedItems
 from derts.labels.known_errors import confusion_matrix, corrupt_labels, score_detection
 from derts.labels.trust import Trust
 

@@ -213,7 +213,7 @@ def test_streamed_images_are_prefetched_for_random_tasks_too(
     letters: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, _ = trained(CLEAN, letters)
-    monkeypatch.setattr("derts.training.step.image_memory", lambda device: 0)
+    monkeypatch.setattr("derts.data.streaming.image_memory", lambda device: 0)
     streamed, rounds = trained(CLEAN, letters)
     assert isinstance(streamed.images, StreamedTable)
     assert all(event["random"] for event in rounds)

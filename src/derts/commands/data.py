@@ -163,7 +163,7 @@ def embed(options: EmbedOptions) -> None:
 
 def corrupt(options: CorruptOptions) -> None:
     from derts.data import open_data
-    from derts.labels.judged import chosen_splits
+    from derts.labels.judging import chosen_splits
     from derts.labels.known_errors import confusion_matrix, corrupt_labels, corrupt_store
 
     tables = open_data(options.store)

@@ -83,14 +83,14 @@ def prepare(
         if not low <= value <= high:
             raise DertsError(f"{name} {value} is out of range: give {low} to {high:,}")
     found = find_source(source)
-    is_folder = found.kind.startswith(("class", "folder"))
+    is_folder = found.kind in (folders.SPLIT_FOLDERS, folders.CLASS_FOLDERS)
     if is_folder and destination.is_relative_to(found.path.resolve()):
         raise DertsError(f"{destination} lies inside the source: choose a place outside of it")
     if (min_images > 1 or class_level) and not is_folder:
         raise DertsError("min_images and class_level are for class folders: leave them out")
     listing = Listing(seed, split_fractions, min_images, class_level)
     with disk_errors(destination):
-        splits = found.splits(listing)
+        splits = found.list_splits(listing)
         settings = {"size": size, "grayscale": grayscale}
         fingerprint = _fingerprint(found, splits, settings)
         with suppress(DertsError):  # whatever is there is no such store
@@ -209,9 +209,15 @@ class _Preparation:
                     raise DertsError(f"{lost} ({file}: {reason}): replace its images, or remove it")
             images = split.images
             names = [images.name(index) for index in kept.tolist()] if images.root else None
-            shape, labels = (self.size, self.size, self.channels), split.labels[kept]
-            about = torch.from_numpy(labels), split.class_names, split.categories, names
-            entries[name] = finish_split(self.partial, name, SplitContent((), shape, *about))
+            content = SplitContent(
+                (),  # `decode` has written the pixels already
+                (self.size, self.size, self.channels),
+                torch.from_numpy(split.labels[kept]),
+                split.class_names,
+                split.categories,
+                names,
+            )
+            entries[name] = finish_split(self.partial, name, content)
         return entries
 
 

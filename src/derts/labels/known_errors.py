@@ -15,7 +15,7 @@ from derts.data.store_writing import SplitContent, write_store
 from derts.data.table import Table
 from derts.errors import DertsError
 from derts.files import read_csv, regular
-from derts.labels.judged import JudgedItems
+from derts.labels.judging import JudgedItems
 from derts.tasks.randomness import generator
 
 TRUE_LABELS = "true_labels.npy"

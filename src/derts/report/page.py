@@ -22,7 +22,7 @@ from derts.report.read import (
     settings_table,
 )
 from derts.report.tables import Rows, html_page, html_table
-from derts.training.result import parts as parts_of_rounds
+from derts.training.result import parts_of_rounds
 from derts.training.run_folder import CHANGED
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"

@@ -55,10 +55,12 @@ def evaluation_tasks(config: TrainConfig, images: Table) -> TaskPool:
 class TaskDrawer:
     """A run's training tasks, noisy where the config says so, and clean ones of `validation()`."""
 
-    def __init__(self, config: TrainConfig, images: Table, validation: Callable[[], Table]) -> None:
+    def __init__(
+        self, config: TrainConfig, images: Table, validation: Callable[[], Table] | None = None
+    ) -> None:
         self.config = config
         shape, shift = images.item_shape, config.augment.translation
-        if config.augment.active and len(shape) != 3:
+        if config.augment.active and images.of_features:
             raise DertsError("--augment is for images, and this data is features: leave it out")
         if shift and shift > min(shape[:2]) // 2:
             size = f"images are {shape[1]} pixels wide and {shape[0]} high"
@@ -69,13 +71,13 @@ class TaskDrawer:
         self._validation = validation
         self._block: tuple[tuple[int, int], TaskPool] | None = None
 
-    def groups(self) -> list[tuple[int, torch.Tensor]]:
+    def class_groups(self) -> list[tuple[int, torch.Tensor]]:
         """Number and indices of each class that tasks are drawn from, by the table's labels."""
         sampler = training_sampler(self._images, self.config.tasks)
         indices = map(torch.from_numpy, sampler.groups)
         return list(zip(sampler.numbers.tolist(), indices, strict=True))
 
-    def use(self, labels: torch.Tensor) -> None:
+    def use_labels(self, labels: torch.Tensor) -> None:
         """Draw by other labels [n] from now on; −1 leaves an item out."""
         self._sampler = training_sampler(self._images, self.config.tasks, labels)
         self._block = None
@@ -104,6 +106,7 @@ class TaskDrawer:
 
     @cached_property
     def _validation_sampler(self) -> TaskSampler:
+        assert self._validation is not None
         return TaskSampler(self._validation())
 
     def augmented(self, pool: TaskPool, update: int) -> TaskPool:

@@ -10,8 +10,8 @@ import torch
 
 from derts.clock import Clock, share_of_selection
 from derts.config import LearnerConfig, ModelConfig, TrainConfig
-from derts.data.streaming import StreamedTable
-from derts.data.table import FeatureTable, Table
+from derts.data.streaming import StreamedTable, place_table
+from derts.data.table import Table
 from derts.distributed import Group
 from derts.errors import DertsError
 from derts.evaluation import Evaluation, evaluate, gain_note
@@ -25,7 +25,7 @@ from derts.training.bad_numbers import UpdateWindow, usable_losses
 from derts.training.checkpoint import weights_of
 from derts.training.label_looks import LabelLooks, label_obstacle
 from derts.training.result import acting
-from derts.training.step import Updater, place_learner, place_table
+from derts.training.step import Updater, place_learner
 from derts.training.task_drawer import TaskDrawer, evaluation_tasks, training_images
 
 LOG_EVERY = 10  # updates: one event tells of them
@@ -202,7 +202,7 @@ class Trainer:
             LearnerConfig(), plain, way=self.config.tasks.way,
             item_shape=self.images.item_shape, pretrained=loaded,
         )  # fmt: skip
-        if isinstance(means.backbone, FeatureBackbone) and self.images.noun == "row":
+        if isinstance(means.backbone, FeatureBackbone) and self.images.of_features:
             means.backbone.fit(self.images)
         before = self.evaluate(self.config.evaluation.split, means.to(self.device))
         return gain_note(trained, before)
@@ -239,7 +239,7 @@ class Trainer:
     def _embedded(self, table: Table) -> Table:
         """A table as it is, or its images as features where the backbone is frozen."""
         pretrained = self.learner.embedding.pretrained
-        if pretrained is None or isinstance(table, FeatureTable):
+        if pretrained is None or table.of_features:
             return table
         with self._progress(f"embedding {table.split}", len(table), "images") as advance:
             return pretrained.embed_table(table, self.device, advance)

@@ -13,15 +13,12 @@ import torch
 from derts.cli import run
 from derts.config import LearnerConfig, ModelConfig
 from derts.data import ImageTable, item_names, open_store, prepare, verify_store
-from derts.labels.judged import item_features
+from derts.labels.judging import item_features
 from derts.labels.trust import Trust
 from derts.learners import build_learner
+from tests.tiny import LEARNING_WORDS
 
-SMALL = [
-    "--model.width", "16", "--tasks.way", "5", "--tasks.shot", "3", "--tasks.query", "4",
-    "--meta-batch", "4", "--evaluation.tasks", "10", "--evaluation.query", "4", "--quiet",
-    "--learner.distance-divisor", "4", "--updates", "120",
-]  # fmt: skip
+SMALL = [*LEARNING_WORDS, "--model.width", "16", "--tasks.way", "5", "--updates", "120"]
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
