@@ -1,7 +1,7 @@
 """Convolution and max-pool with filters of each task's own, and gradients of their gradients.
 
-A convolution's gradient in its values is a convolution of the upstream gradient with the filters
-turned around, and those of a filter's gradient are convolutions too. So the second order needs
+A convolution's gradient in its values is a convolution of the upstream gradient with the flipped
+filters, and those of a filter's gradient are convolutions too. So the second order needs
 nothing but the same operations, and no more than their inputs is kept for it.
 """
 
@@ -43,7 +43,7 @@ def _applied(function: Any, *given: Any) -> Any:
     return function.apply(*given)  # torch has no type for it
 
 
-def _turned(filters: Tensor) -> Tensor:
+def _flipped(filters: Tensor) -> Tensor:
     return filters.flip(1).transpose(2, 3)
 
 
@@ -60,7 +60,7 @@ class _Convolution(torch.autograd.Function):
         arriving = upstream[0].contiguous()
         to_values, to_filters = ctx.needs_input_grad
         return (
-            convolution(arriving, _turned(filters)) if to_values else None,
+            convolution(arriving, _flipped(filters)) if to_values else None,
             _applied(_FilterGradient, values, arriving, filters.shape) if to_filters else None,
         )
 
@@ -78,7 +78,7 @@ class _FilterGradient(torch.autograd.Function):
         values, upstream = ctx.saved_tensors
         to_values, to_upstream, _ = ctx.needs_input_grad
         return (
-            convolution(upstream, _turned(change[0])) if to_values else None,
+            convolution(upstream, _flipped(change[0])) if to_values else None,
             convolution(values, change[0]) if to_upstream else None,
             None,
         )
