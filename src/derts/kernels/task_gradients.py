@@ -14,7 +14,7 @@ from torch import Tensor
 
 from derts.kernels import task_operations, usable_on
 
-CHANNELS = (16, 32, 64, 128)  # that kernels are made for
+CHANNELS = (16, 32, 64)  # that kernels are made for: more needs another split of the work
 
 
 def operations_for(values: Tensor, *others: Tensor) -> Any:
