@@ -84,7 +84,7 @@ class Redundant:
         self.common = TaskSampler(images, common_classes(images, config.tasks.way))
         self.all = TaskSampler(images)
 
-    def __call__(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
+    def __call__(self, tasks: int, purpose: str, number: int, pool_images: int = 0) -> TaskPool:
         """As a strategy asks for them."""
         seed = (self.config.seed, purpose, number)
         order = torch.randperm(tasks, generator=generator((*seed, "order")))

@@ -49,7 +49,7 @@ from derts.paper.collect import load_results
 from derts.paper.figures import draw_curves, load_curves
 from derts.report.figures import FigureSheet
 from derts.report.read import (
-    RunStory,
+    RunHistory,
     comparison_table,
     finished_results,
     group_runs,
@@ -87,11 +87,11 @@ def newest(pattern: str) -> Path:
 
 
 def read_run() -> None:
-    story = RunStory(Run.open("run"))
-    groups = group_runs([story])
+    history = RunHistory(Run.open("run"))
+    groups = group_runs([history])
     comparison_table(finished_results(groups))
     settings_table(groups)
-    assert story.status
+    assert history.status
 
 
 def read_store() -> None:

@@ -218,6 +218,17 @@ def test_a_store_made_from_files_knows_their_names(photos: Path, tmp_path: Path)
     assert item_names("glyphs", "train") is None
 
 
+def test_corrupting_again(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    to = str(tmp_path / "wrong")
+    for _ in range(2):
+        command("data", "corrupt", "glyphs-60x12", to, "--rate", "0.1", "--overwrite")
+    for source in (to, str(folder / "store")):
+        words = ["data", "corrupt", source, to, "--rate", "0.1", "--overwrite"]
+        assert run(words) == 2
+        said = "is the source itself" if source == to else "has wrong labels already: take the"
+        assert said in capsys.readouterr().err
+
+
 def test_no_class_is_left_with_too_few_when_another_takes_its_images_back() -> None:
     given = torch.tensor([0] * 6 + [1] * 6 + [2] * 6)
     # class 0 loses three images to class 1, which loses all of its own to class 2

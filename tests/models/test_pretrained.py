@@ -124,9 +124,9 @@ def test_a_report_has_the_tasks_of_a_run_on_a_frozen_backbone(
 ) -> None:
     chosen = ["--preset", "derts", "--strategy.select", "greedy", "--out", str(tmp_path / "run")]
     assert run(words(weights, store, *chosen)) == 0
-    (story,) = read_runs([tmp_path / "run"])
-    assert story.newest_round is not None
-    found = tasks_of_round(story.config, story.newest_round, {})
+    (history,) = read_runs([tmp_path / "run"])
+    assert history.newest_round is not None
+    found = tasks_of_round(history.config, history.newest_round, {})
     assert not isinstance(found, str), found
     assert isinstance(found[0], ImageTable)
 
@@ -313,7 +313,7 @@ def test_inspect_and_clean_by_a_backbone_without_training(
     for line, said in {
         "inspect timm:small": "timm:small was not trained on your images: name their store with",
         f"inspect --features {store} --data {store}": "the data itself: leave out --data",
-        "inspect": "give one of a run, a pretrained backbone",
+        "inspect": "efficientnet-lite0 in place of a run judges photos",
     }.items():
         assert run(line.split()) == 2
         assert said in capsys.readouterr().err

@@ -60,7 +60,7 @@ class InspectOptions(JudgeOptions):
     """A folder that derts train wrote, or a pretrained backbone."""
     split: Annotated[str | None, unset("SPLIT")] = None
     """Look at this split alone (default: all of them)."""
-    most: int = 1000
+    most: int = within(1000, 1)
     """How many images review.html shows at most."""
     score: bool = False
     """Compare with the true labels of a store that derts data corrupt wrote."""
@@ -94,7 +94,7 @@ class CleanOptions(JudgeOptions):
       derts clean --features my-features my-features-clean
     """
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """A folder that derts train wrote, or a pretrained backbone."""
     destination: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="DEST")] = None
     """Folder to write."""
@@ -168,8 +168,10 @@ def clean(options: CleanOptions) -> None:
     destination = options.destination
     if options.features is not None and destination is None:
         run, destination = None, options.run
+    elif options.run is None:
+        raise DertsError("Missing: RUN (derts clean --help)")
     if destination is None:
-        raise DertsError("give DEST, the folder to write, behind RUN")
+        raise DertsError("give DEST, the folder to write")
     rules = [name for name in ("mix", "drop", "relabel") if getattr(options, name)]
     if len(rules) > 1:
         raise DertsError(f"--{rules[0]} and --{rules[1]} exclude each other: choose one")
@@ -261,8 +263,8 @@ def _judge(options: JudgeOptions, run: Path | None, split: str | None) -> "tuple
 
     source = options.features
     if (run is None) == (source is None):
-        choices = "a run, a pretrained backbone (efficientnet-lite0) or --features FILE"
-        raise DertsError(f"what is to be looked at? give one of {choices}")
+        fix = "efficientnet-lite0 in place of a run judges photos without training"
+        raise DertsError(f"give either a run or --features FILE: {fix}")
     if source is not None and options.data is not None:
         raise DertsError("--features is the data itself: leave out --data")
     if run is not None and _is_backbone(run):
@@ -278,7 +280,7 @@ def _judge(options: JudgeOptions, run: Path | None, split: str | None) -> "tuple
     assert source is not None
     if source.is_dir():
         if describe_store(source).kind != "features":
-            fix = "train a model and give its run, or embed the store with derts data embed"
+            fix = f"give a run, or a pretrained backbone: efficientnet-lite0 --data {source}"
             raise DertsError(f"{source} is a store of images: {fix}")
         return judge_items(None, chosen_splits(open_store(source), split), str(source)), str(source)
     matrix = read_matrix(source, options.labels)

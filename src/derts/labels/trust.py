@@ -81,18 +81,6 @@ class Trust:
         """int64 [n]: the labels from the least to the most trustworthy."""
         return self.probability.argsort(stable=True)
 
-    def pairs(self, most: int = 10) -> list[tuple[str, str, float]]:
-        """The commonest mistakes: given class, true class, share of the given class's images."""
-        off = self.wrong - torch.diag(self.wrong.diagonal())
-        values, places = off.flatten().sort(descending=True)
-        count = len(self.classes)
-        found = []
-        for value, place in zip(values[:most].tolist(), places[:most].tolist(), strict=True):
-            if value > 0:
-                true, given = divmod(place, count)
-                found.append((self.classes[given], self.classes[true], value))
-        return found
-
     def __repr__(self) -> str:
         return (
             f"Trust({len(self)} labels of {len(self.classes)} classes, "

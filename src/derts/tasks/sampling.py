@@ -35,18 +35,18 @@ class TaskSampler:
 
     def draw(
         self, *, tasks: int, way: int, shot: int, query: int, seed: Seed,
-        noise: Noise | None = None, images: int = 0,
+        noise: Noise | None = None, pool_images: int = 0,
     ) -> TaskPool:  # fmt: skip
         """`tasks` tasks of way × (shot + query) different images; see TaskPool.sample.
 
-        With `images`, all tasks together use about that many different ones, drawn evenly from
+        With `pool_images`, all tasks together use about that many different ones, drawn evenly from
         all classes: any one task is as likely as without, but a pool costs less to embed.
         """
         self._check(tasks, way, shot, query)
         random, count = numpy_generator(seed), shot + query
         indices, sizes = self.indices, self.sizes
-        each = max(count, images // len(sizes))
-        if 0 < images < len(indices) and each < sizes.max():
+        each = max(count, pool_images // len(sizes))
+        if 0 < pool_images < len(indices) and each < sizes.max():
             indices, sizes = self._fewer_images(each, random)
         classes = draw_distinct(np.full(tasks, len(sizes)), way, random)
         flat = classes.ravel()
@@ -65,7 +65,12 @@ class TaskSampler:
         given = parted(labels)
         asked = {"tasks": tasks, "way": way, "shot": shot, "query": query, "seed": str(seed)}
         named = {"classes": self.classes, "noise": None if noise is None else repr(noise)}
-        recipe = {"split": self.split, **asked, **named, **({"images": images} if images else {})}
+        recipe = {
+            "split": self.split,
+            **asked,
+            **named,
+            **({"images": pool_images} if pool_images else {}),
+        }
         support, query_images = parted(slots)
         true_support, true_query = given if true is labels else parted(true)
         return TaskPool(

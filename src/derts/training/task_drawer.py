@@ -23,7 +23,7 @@ def training_images(images: Table, tasks: TaskConfig) -> Table:
 
 
 def draw_tasks(
-    sampler: TaskSampler, tasks: TaskConfig, count: int, seed: Seed, images: int = 0
+    sampler: TaskSampler, tasks: TaskConfig, count: int, seed: Seed, pool_images: int = 0
 ) -> TaskPool:
     """`count` tasks as a config describes them, with its noise."""
     kinds: dict[str, type[SwapNoise | TaskNoise]] = {"swap": SwapNoise, "tasks": TaskNoise}
@@ -31,7 +31,7 @@ def draw_tasks(
     noise = None if kind is None else kind(tasks.noise_level)
     return sampler.draw(
         tasks=count, way=tasks.way, shot=tasks.shot, query=tasks.query, seed=seed, noise=noise,
-        images=images,
+        pool_images=pool_images,
     )  # fmt: skip
 
 
@@ -82,15 +82,15 @@ class TaskDrawer:
         self._sampler = training_sampler(self._images, self.config.tasks, labels)
         self._block = None
 
-    def draw(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
+    def draw(self, tasks: int, purpose: str, number: int, pool_images: int = 0) -> TaskPool:
         """Fresh training tasks, the same for the same arguments and run seed.
 
-        With `images`, of about that many different ones together. BLOCK consecutive meta-batches
+        With `pool_images`, of about that many different ones together. BLOCK meta-batches in a row
         (purpose "batch") are drawn at once and kept until others are asked for.
         """
-        if purpose != "batch" or images:
+        if purpose != "batch" or pool_images:
             seed = (self.config.seed, purpose, number)
-            return draw_tasks(self._sampler, self.config.tasks, tasks, seed, images)
+            return draw_tasks(self._sampler, self.config.tasks, tasks, seed, pool_images)
         block, place = divmod(number, BLOCK)
         kept = self._block  # read once: another thread may draw as well
         if kept is None or kept[0] != (tasks, block):
@@ -99,10 +99,12 @@ class TaskDrawer:
             kept = self._block = (tasks, block), drawn
         return kept[1][place * tasks : (place + 1) * tasks]
 
-    def draw_validation(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
+    def draw_validation(
+        self, tasks: int, purpose: str, number: int, pool_images: int = 0
+    ) -> TaskPool:
         """Fresh clean tasks of validation classes."""
         seed = (self.config.seed, purpose, number)
-        return draw_tasks(self._validation_sampler, self._clean, tasks, seed, images)
+        return draw_tasks(self._validation_sampler, self._clean, tasks, seed, pool_images)
 
     @cached_property
     def _validation_sampler(self) -> TaskSampler:

@@ -61,9 +61,13 @@ class Trainer:
         self.group, self.tables, self.log = group or Group(), tables, log
         self.device = self.group.device or choose_device(config.hardware)
         self._progress = progress
+
+        # a split: as it is (_raw), embedded where a backbone is frozen (split), placed
         self.split = cache(lambda name: self._embedded(self._raw(name)))
         self._placed = cache(lambda name: place_table(self.split(name), self.device))
         self._test_tasks = cache(lambda name: evaluation_tasks(self.config, self._placed(name)))
+
+        # the learner, and the tasks it trains on
         images = training_images(self._raw("train"), config.tasks)
         way, self.item_shape = config.tasks.way, images.item_shape
         self.learner = build_learner(
@@ -81,6 +85,8 @@ class Trainer:
         place_learner(self.learner, config.hardware, self.device)
         self.updater = Updater(self.learner, self.images, config, self.group)
         self.optimiser = self.updater.optimiser
+
+        # who chooses the tasks, and what is counted
         self.strategy = build_strategy(config.strategy)
         self.clock = Clock(self.device)
         self.update = self.tasks_trained = 0
