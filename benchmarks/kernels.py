@@ -120,11 +120,12 @@ def main() -> None:
     if not usable_on(DEVICE) or not torch.cuda.is_available():
         sys.exit("the kernels need an NVIDIA GPU and Triton; the plain path is tested everywhere")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    from network_kernels import first_block, norm_pool, residual, residual_pixels  # needs Triton
+    from maml_kernels import maml_kernels  # needs Triton
+    from network_kernels import first_block, norm_pool, residual, residual_pixels
 
     torch.manual_seed(0)
     found = first_block() + norm_pool() + residual() + residual_pixels()
-    found += pool_kernels() + augmentation()
+    found += maml_kernels() + pool_kernels() + augmentation()
     save_results(options.out, found)
     sys.exit(any(float(one["difference"]) > float(one["allowed"]) for one in found))
 

@@ -29,7 +29,7 @@ def trained(config: TrainConfig, tables: Tables, until: int | None = None) -> Tr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "updates"), [("protonet", 80), ("anil", 80), ("maml", 40)])
+@pytest.mark.parametrize(("name", "updates"), [("protonet", 80), ("anil", 80), ("maml", 60)])
 def test_training_beats_the_untrained_model(name: str, updates: int, letters: Tables) -> None:
     config = tiny(
         tasks={"shot": 2, "query": 3},

@@ -11,6 +11,7 @@ from derts.hardware import fast_math, send
 from derts.kernels import usable_on
 from derts.kernels.fused_networks import can_fuse, fused
 from derts.kernels.patch_sums import PatchSums, kernels_read
+from derts.kernels.task_cnn4 import task_logits
 from derts.models import CNN4, ResNet12
 from derts.models.embedding import Embedding
 
@@ -39,6 +40,13 @@ class FastEmbedding(Embedding):
         else:
             found = self.run(self.backbone, flat, dtype)
         return found.to(dtype).reshape(*images.shape[:2], -1)
+
+    def task_logits(
+        self, feature_scale: float, parameters: dict[str, Tensor], images: Tensor, context: int
+    ) -> Tensor | None:
+        if not isinstance(self.backbone, CNN4):
+            return None
+        return task_logits(parameters, images, context, feature_scale, self.precision)
 
     def patch_products_of(self, table: Table, indices: Tensor) -> Tensor | None:
         """Those of images at indices [...], if `prepare_patch_products` made their table's."""

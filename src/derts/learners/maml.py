@@ -6,11 +6,10 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, vmap
 
-from derts.learners.base import Learner
+from derts.learners.base import Learner, query_losses
 from derts.models.batch_norm import set_context
 
 Parameters = dict[str, Tensor]
@@ -71,41 +70,58 @@ class MAML(Learner[AdaptedNetwork]):
 
     def adapt(self, features: Tensor, labels: Tensor) -> AdaptedNetwork:
         """Support images [T, S, height, width, channels], labels [T, S] -> parameters [T, …]."""
-        set_context(self.backbone, features.shape[1])
-
-        def loss(parameters: Parameters, images: Tensor, targets: Tensor) -> Tensor:
-            return F.cross_entropy(self.run(parameters, images), targets)
-
-        def adapt_one(images: Tensor, targets: Tensor) -> Parameters:
-            parameters: Parameters = dict(self.network.named_parameters())
+        parameters = self.start(len(features)).parameters
+        keep_graph = torch.is_grad_enabled()
+        with torch.enable_grad():
             for _ in range(self.inner_steps):
-                gradients = grad(loss)(parameters, images, targets)
-                if self.first_order:
-                    gradients = {name: value.detach() for name, value in gradients.items()}
+                # without a graph every step begins anew; frozen parameters adapt as well
                 parameters = {
-                    name: value - self.inner_lr * gradients[name]
+                    name: value if keep_graph and value.requires_grad else _leaf(value)
                     for name, value in parameters.items()
                 }
-            return parameters
-
-        adapted: Parameters = vmap(adapt_one)(features, labels)
-        return AdaptedNetwork(adapted, features)
+                logits = self.run_tasks(parameters, features, features.shape[1])
+                gradients = torch.autograd.grad(
+                    query_losses(logits, labels)[0].sum(),
+                    list(parameters.values()),
+                    create_graph=keep_graph and not self.first_order,
+                    materialize_grads=True,
+                )
+                parameters = {
+                    name: value - self.inner_lr * gradient
+                    for (name, value), gradient in zip(parameters.items(), gradients, strict=True)
+                }
+        if not keep_graph:
+            parameters = {name: value.detach() for name, value in parameters.items()}
+        return AdaptedNetwork(parameters, features)
 
     def logits(self, adapted: AdaptedNetwork, features: Tensor) -> Tensor:
         """Query images [T, Q, height, width, channels] -> logits [T, Q, way]."""
         support = features if adapted.support is None else adapted.support
         shots = support.shape[1]
-        set_context(self.backbone, shots)
         both = torch.cat((support, features), 1)
-        logits: Tensor = vmap(self.run)(adapted.parameters, both)
-        return logits[:, shots:]
+        return self.run_tasks(adapted.parameters, both, shots)[:, shots:]
 
     def start(self, tasks: int) -> AdaptedNetwork:
         """The meta-parameters; BatchNorm then takes the query images' own statistics."""
         meta = self.network.named_parameters()
         return AdaptedNetwork({name: x.expand(tasks, *x.shape) for name, x in meta}, None)
 
+    def run_tasks(self, parameters: Parameters, images: Tensor, context: int) -> Tensor:
+        """Logits [T, n, way] of images [T, n, height, width, channels], each task's parameters.
+
+        BatchNorm takes its statistics from each task's first `context` images.
+        """
+        set_context(self.backbone, context)
+        found = self.embedding.task_logits(self.feature_scale, parameters, images, context)
+        if found is None:
+            found = vmap(self.run)(parameters, images)
+        return found
+
     def run(self, parameters: Parameters, images: Tensor) -> Tensor:
         """Logits [n, way] of images [n, height, width, channels] with one set of parameters."""
         network = partial(functional_call, self.network, parameters)
         return self.embedding.run(network, images, self.dtype)
+
+
+def _leaf(value: Tensor) -> Tensor:
+    return value.detach().requires_grad_()

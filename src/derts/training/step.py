@@ -16,6 +16,7 @@ from derts.data.table import ImageTable, Table
 from derts.distributed import Group
 from derts.kernels.fast_embedding import FastEmbedding
 from derts.learners.base import Learner, Outcome, Weigh
+from derts.models import CNN4
 from derts.models.batch_norm import set_total
 from derts.tasks.pool import TaskPool
 from derts.training.bad_numbers import GuardedStep
@@ -54,7 +55,9 @@ class Updater:
     ) -> None:
         self.learner, self.images, self.config, self.group = learner, images, config, group
         alone = group.alone and learner.embeds
-        self.captures = alone and learner.embedding.captures(images)
+        # MAML's update on a CNN4 is no less the same every time
+        fixed = learner.embeds or isinstance(learner.backbone, CNN4)
+        self.captures = group.alone and fixed and learner.embedding.captures(images)
         held = images.device == learner.device
         if alone and held and not config.augment.active:
             learner.embedding.prepare_patch_products(images)
