@@ -1,0 +1,190 @@
+"""Convolutions with BatchNorm over more images than memory holds at once, and exactly the same.
+
+BatchNorm's statistics are those of all images, in the gradient too. So each piece of the images
+goes through a block's convolutions twice in each direction: for what all pieces must know, and for
+what follows from it. Only a block's inputs and its output are kept.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from derts.models.batch_norm import BatchNorm
+
+
+class Norm(NamedTuple):
+    """A BatchNorm: weight and bias [C], the mean and variance [C] that it normalises by.
+
+    `batch`: they are those of the values, so that gradients flow through them too.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    mean: Tensor
+    variance: Tensor
+    eps: float
+    batch: bool
+
+
+Layer = tuple[nn.Conv2d, BatchNorm]
+Finish = Callable[[Sequence[Tensor], Sequence[Norm]], Tensor]
+Moments = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+def conv_norm(
+    layers: Sequence[Layer], inputs: Sequence[Tensor], finish: Callable[..., Tensor]
+) -> Tensor:
+    """What `finish` makes of norm(conv(x)) for each layer and its input [n, C, H, W]."""
+    if not is_cut(layers, inputs):
+        return finish(*(norm(conv(x)) for (conv, norm), x in zip(layers, inputs, strict=True)))
+    kind = inputs[0].device.type
+    if torch.is_autocast_enabled(kind):
+        inputs = [x.to(torch.get_autocast_dtype(kind)) for x in inputs]
+    with torch.autocast(kind, enabled=False):  # statistics are float32
+        return in_pieces(layers, inputs, lambda x, n: finish(*map(_normed, x, n)), _moments)
+
+
+def is_cut(layers: Sequence[Layer], inputs: Sequence[Tensor]) -> bool:
+    """Whether so many images are cut into pieces: where a gradient wants what is kept of them."""
+    norm = layers[0][1]
+    training = norm.training and norm.context is None and torch.is_grad_enabled()
+    return training and norm.at_once is not None and norm.at_once < len(inputs[0])
+
+
+def in_pieces(
+    layers: Sequence[Layer], inputs: Sequence[Tensor], finish: Finish, moments: Moments
+) -> Tensor:
+    """`finish` of the layers' convolutions and norms, `at_once` images of them at a time.
+
+    finish   is given values [m, C, H, W] and a norm, with constants as statistics, for each layer
+    moments  mean and biased variance [C] of values
+    """
+    parameters = [x for conv, norm in layers for x in (conv.weight, norm.weight, norm.bias)]
+    block = _Block(layers, finish, moments)
+    found: Tensor = _InPieces.apply(block, *inputs, *parameters)  # type: ignore[no-untyped-call]
+    return found
+
+
+def set_at_once(module: nn.Module, images: int | None) -> None:
+    """Let every block in a model take at most so many images at a time while it trains."""
+    for child in module.modules():
+        if isinstance(child, BatchNorm):
+            child.at_once = images
+
+
+class _Block:
+    """What the pieces of a block's images have in common."""
+
+    def __init__(self, layers: Sequence[Layer], finish: Finish, moments: Moments) -> None:
+        self.layers, self.finish, self.moments = layers, finish, moments
+        self.norms: list[Norm] = []
+        self.counts: list[Tensor] = []  # values per channel of all pieces
+
+    def parts(self, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
+        at_once = self.layers[0][1].at_once
+        assert at_once is not None
+        return list(zip(*(x.split(at_once) for x in tensors), strict=True))
+
+    def convolved(self, inputs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
+        each = zip(inputs, weights, self.layers, strict=True)
+        return [F.conv2d(x, w.to(x.dtype), padding=conv.padding) for x, w, (conv, _) in each]
+
+    def look(self, inputs: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
+        """Find the statistics of all pieces; the running ones move towards them."""
+        parts = self.parts(*inputs)
+        looks = [[self._look(x) for x in self.convolved(part, weights)] for part in parts]
+        for (_, norm), found in zip(self.layers, zip(*looks, strict=True), strict=True):
+            counts, means, variances = map(torch.stack, zip(*found, strict=True))
+            count = _total(norm, counts.sum())
+            mean = _total(norm, counts @ means) / count
+            variance = _total(norm, counts @ (variances + (means - mean).square())) / count
+            norm.move_statistics(mean, variance * count / (count - 1).clamp(min=1))
+            self.norms.append(Norm(norm.weight, norm.bias, mean, variance, norm.eps, False))
+            self.counts.append(count)
+
+    def _look(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, variance = self.moments(values)
+        return mean.new_tensor(values.numel() // values.shape[1]), mean, variance
+
+    def through_statistics(self, n: int, to_weight: Tensor, to_bias: Tensor) -> list[Tensor]:
+        """What a value's gradient gets through mean and variance: factor, constant [C, 1, 1]."""
+        norm, own = self.norms[n], self.layers[n][1]
+        inverse = torch.rsqrt(norm.variance + norm.eps)
+        scale = norm.weight * inverse / self.counts[n]
+        factor = -scale * inverse * _total(own, to_weight)
+        constant = -scale * _total(own, to_bias) - factor * norm.mean
+        return [factor[:, None, None], constant[:, None, None]]
+
+
+class _InPieces(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, block: _Block, *tensors: Tensor) -> Tensor:
+        inputs, weights = tensors[: len(block.layers)], tensors[len(block.layers) :: 3]
+        block.look(inputs, weights)
+        ctx.block = block
+        ctx.save_for_backward(*tensors)
+        parts = block.parts(*inputs)
+        return torch.cat([block.finish(block.convolved(p, weights), block.norms) for p in parts])
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        block: _Block = ctx.block
+        count = len(block.layers)
+        inputs, weights = ctx.saved_tensors[:count], ctx.saved_tensors[count::3]
+        parts = block.parts(*inputs, upstream[0])
+        # the gradients of the norms' weights and biases are sums over all pieces …
+        affine = [x.detach().requires_grad_() for norm in block.norms for x in norm[:2]]
+        norms = [
+            norm._replace(weight=weight, bias=bias)
+            for norm, weight, bias in zip(block.norms, affine[::2], affine[1::2], strict=True)
+        ]
+        to_affine = [torch.zeros_like(x) for x in affine]
+        for *some, arriving in parts:
+            values = block.convolved(some, weights)
+            with torch.enable_grad():
+                out = block.finish(values, norms)
+            torch._foreach_add_(to_affine, torch.autograd.grad(out, affine, arriving))
+        through = [block.through_statistics(n, *to_affine[2 * n :][:2]) for n in range(count)]
+        # … which the gradients of filters and inputs need
+        wanted = [*ctx.needs_input_grad[1 : count + 1], *[True] * count]
+        to_weights = [torch.zeros_like(weight) for weight in weights]
+        to_inputs: list[list[Tensor]] = [[] for _ in inputs]
+        for *some, arriving in parts:
+            each = zip((*some, *weights), wanted, strict=True)
+            leaves = [x.detach().requires_grad_(needed) for x, needed in each]
+            with torch.enable_grad():
+                values = block.convolved(leaves[:count], leaves[count:])
+                apart = [value.detach().requires_grad_() for value in values]
+                out = block.finish(apart, block.norms)
+            changes = torch.autograd.grad(out, apart, arriving)
+            whole = [
+                (value.detach() * factor).add_(constant).add_(change).to(value.dtype)
+                for value, change, (factor, constant) in zip(apart, changes, through, strict=True)
+            ]
+            found = iter(torch.autograd.grad(values, [x for x in leaves if x.requires_grad], whole))
+            for n in range(count):
+                if wanted[n]:
+                    to_inputs[n].append(next(found))
+            torch._foreach_add_(to_weights, list(found))
+        of_layers = zip(to_weights, to_affine[::2], to_affine[1::2], strict=True)
+        joined = [torch.cat(found) if found else None for found in to_inputs]
+        return None, *joined, *(gradient for layer in of_layers for gradient in layer)
+
+
+def _total(norm: BatchNorm, values: Tensor) -> Tensor:
+    """The sum over the processes whose images make the norm's statistics."""
+    return values if norm.total is None else norm.total(values)
+
+
+def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
+    wide = torch.promote_types(values.dtype, torch.float32)
+    variance, mean = torch.var_mean(values.to(wide), (0, 2, 3), correction=0)
+    return mean, variance
+
+
+def _normed(values: Tensor, norm: Norm) -> Tensor:
+    weight, bias, mean, variance, eps, _ = norm
+    return F.batch_norm(values, mean, variance, weight, bias, eps=eps)
