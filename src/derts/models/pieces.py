@@ -118,6 +118,41 @@ class _Block:
         constant = -scale * _total(own, to_bias) - factor * norm.mean
         return [factor[:, None, None], constant[:, None, None]]
 
+    def affine_gradients(
+        self, part: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """Of a piece, inputs and what arrives behind them: of the norms' weights and biases."""
+        *inputs, arriving = part
+        values = self.convolved(inputs, weights)
+        affine = [x.detach().requires_grad_() for norm in self.norms for x in norm[:2]]
+        norms = [
+            norm._replace(weight=weight, bias=bias)
+            for norm, weight, bias in zip(self.norms, affine[::2], affine[1::2], strict=True)
+        ]
+        with torch.enable_grad():
+            out = self.finish(values, norms)
+        return torch.autograd.grad(out, affine, arriving)
+
+    def other_gradients(
+        self,
+        part: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        through: Sequence[list[Tensor]],
+        wanted: Sequence[bool],
+    ) -> list[Tensor]:
+        """Of a piece: of the inputs that want one, and of the filters."""
+        *inputs, arriving = part
+        leaves = [x.detach() for x in (*inputs, *weights)]
+        wanting = [x.requires_grad_() for x, want in zip(leaves, wanted, strict=True) if want]
+        with torch.enable_grad():
+            values = self.convolved(leaves[: len(inputs)], leaves[len(inputs) :])
+            apart = [value.detach().requires_grad_() for value in values]
+            changes = list(torch.autograd.grad(self.finish(apart, self.norms), apart, arriving))
+        for n, (factor, constant) in enumerate(through):
+            more = (apart[n].detach() * factor).add_(constant)
+            changes[n] = more.add_(changes[n]).to(apart[n].dtype)
+        return list(torch.autograd.grad(values, wanting, changes))
+
 
 class _InPieces(torch.autograd.Function):
     @staticmethod
@@ -126,52 +161,43 @@ class _InPieces(torch.autograd.Function):
         block.look(inputs, weights)
         ctx.block = block
         ctx.save_for_backward(*tensors)
-        parts = block.parts(*inputs)
-        return torch.cat([block.finish(block.convolved(p, weights), block.norms) for p in parts])
+        whole, end = torch.empty(0), 0
+        for part in block.parts(*inputs):
+            out = block.finish(block.convolved(part, weights), block.norms)
+            if not end:
+                shape = len(inputs[0]), *out.shape[1:]
+                whole = torch.empty(
+                    shape, dtype=out.dtype, device=out.device, memory_format=torch.channels_last
+                )
+            whole[end : end + len(out)] = out
+            end += len(out)
+        return whole
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         block: _Block = ctx.block
         count = len(block.layers)
         inputs, weights = ctx.saved_tensors[:count], ctx.saved_tensors[count::3]
-        parts = block.parts(*inputs, upstream[0])
-        # the gradients of the norms' weights and biases are sums over all pieces …
-        affine = [x.detach().requires_grad_() for norm in block.norms for x in norm[:2]]
-        norms = [
-            norm._replace(weight=weight, bias=bias)
-            for norm, weight, bias in zip(block.norms, affine[::2], affine[1::2], strict=True)
-        ]
-        to_affine = [torch.zeros_like(x) for x in affine]
-        for *some, arriving in parts:
-            values = block.convolved(some, weights)
-            with torch.enable_grad():
-                out = block.finish(values, norms)
-            torch._foreach_add_(to_affine, torch.autograd.grad(out, affine, arriving))
-        through = [block.through_statistics(n, *to_affine[2 * n :][:2]) for n in range(count)]
-        # … which the gradients of filters and inputs need
+        # gradients of the norms' weights and biases are sums over all pieces …
+        affine = [torch.zeros_like(x) for norm in block.norms for x in norm[:2]]
+        for part in block.parts(*inputs, upstream[0]):
+            torch._foreach_add_(affine, block.affine_gradients(part, weights))
+        through = [block.through_statistics(n, *affine[2 * n :][:2]) for n in range(count)]
+        # … which those of filters and inputs depend on
         wanted = [*ctx.needs_input_grad[1 : count + 1], *[True] * count]
-        to_weights = [torch.zeros_like(weight) for weight in weights]
-        to_inputs: list[list[Tensor]] = [[] for _ in inputs]
-        for *some, arriving in parts:
-            each = zip((*some, *weights), wanted, strict=True)
-            leaves = [x.detach().requires_grad_(needed) for x, needed in each]
-            with torch.enable_grad():
-                values = block.convolved(leaves[:count], leaves[count:])
-                apart = [value.detach().requires_grad_() for value in values]
-                out = block.finish(apart, block.norms)
-            changes = torch.autograd.grad(out, apart, arriving)
-            whole = [
-                (value.detach() * factor).add_(constant).add_(change).to(value.dtype)
-                for value, change, (factor, constant) in zip(apart, changes, through, strict=True)
-            ]
-            found = iter(torch.autograd.grad(values, [x for x in leaves if x.requires_grad], whole))
-            for n in range(count):
-                if wanted[n]:
-                    to_inputs[n].append(next(found))
-            torch._foreach_add_(to_weights, list(found))
-        of_layers = zip(to_weights, to_affine[::2], to_affine[1::2], strict=True)
-        joined = [torch.cat(found) if found else None for found in to_inputs]
-        return None, *joined, *(gradient for layer in of_layers for gradient in layer)
+        filters = [torch.zeros_like(weight) for weight in weights]
+        changes = [torch.empty_like(x) for x, want in zip(inputs, wanted, strict=False) if want]
+        start = 0
+        for part in block.parts(*inputs, upstream[0]):
+            found = block.other_gradients(part, weights, through, wanted)
+            for whole, piece in zip(changes, found, strict=False):
+                whole[start : start + len(piece)] = piece
+            torch._foreach_add_(filters, found[-count:])
+            start += len(part[0])
+        given = iter(changes)
+        of_inputs = [next(given) if want else None for want in wanted[:count]]
+        of_layers = zip(filters, affine[::2], affine[1::2], strict=True)
+        return None, *of_inputs, *(gradient for layer in of_layers for gradient in layer)
 
 
 def _total(norm: BatchNorm, values: Tensor) -> Tensor:
