@@ -22,6 +22,7 @@ from derts.hardware import choose_device
 from derts.kernels.fast_embedding import FastEmbedding
 from derts.learners.base import Learner, Outcome, Weigh
 from derts.models.batch_norm import set_total
+from derts.models.pieces import set_at_once
 from derts.tasks.pool import TaskPool
 from derts.training.bad_numbers import GuardedStep
 
@@ -43,11 +44,14 @@ def image_memory(device: torch.device) -> float:
     return torch.cuda.mem_get_info(device)[0] / 2 if device.type == "cuda" else math.inf
 
 
-def place_table(images: Table, device: torch.device) -> Table:
-    """Images on a GPU where they fit into its `image_memory`; else streamed."""
+def place_table(images: Table, device: torch.device, memory_gib: float | None = None) -> Table:
+    """Images on a GPU where they fit into its `image_memory`, or half of a limit; else streamed."""
     if images.device.type == "cuda":
         return images
-    if images.items.nbytes < image_memory(device):
+    most = image_memory(device)
+    if memory_gib is not None and device.type == "cuda":
+        most = min(most, memory_gib * 2**29)
+    if images.items.nbytes < most:
         return images.to(device) if device.type == "cuda" else images
     return StreamedTable.of(images, device)
 
@@ -58,7 +62,9 @@ def placed_tables(data: str, hardware: HardwareConfig) -> Mapping[str, Table]:
     device, tables = choose_device(hardware), open_data(data)
     if device.type == "cpu":
         return tables
-    return {split: place_table(table, device) for split, table in tables.items()}
+    return {
+        split: place_table(table, device, hardware.memory_gib) for split, table in tables.items()
+    }
 
 
 class AdamW(torch.optim.AdamW):
@@ -75,12 +81,23 @@ class AdamW(torch.optim.AdamW):
 
 
 class Updater:
-    """Updates one learner on one table."""
+    """Updates one learner on one table, each in so many pieces that are done one by one."""
 
     def __init__(
-        self, learner: Learner[Any], images: Table, config: TrainConfig, group: Group
+        self,
+        learner: Learner[Any],
+        images: Table,
+        config: TrainConfig,
+        group: Group,
+        pieces: int = 1,
     ) -> None:
         self.learner, self.images, self.config, self.group = learner, images, config, group
+        part, tasks = group.part(config.meta_batch), config.tasks
+        mine = part.stop - part.start
+        mine *= tasks.way * (tasks.shot + tasks.query) if learner.embeds else 1
+        self.at_once = -(-mine // pieces)
+        if learner.embeds and pieces > 1:
+            set_at_once(learner.backbone, self.at_once)
         alone = group.alone and learner.embeds
         self.captures = alone and learner.embedding.captures(images)
         held = images.device == learner.device
@@ -121,9 +138,7 @@ class Updater:
         """Fill the parameters' gradients; `loss` is this process's part of the meta-batch's."""
         learner, group, count = self.learner, self.group, len(pool)
         if group.alone:
-            outcome = learner.outer_loss(self.images, pool, weigh)
-            outcome.loss.backward()
-            return outcome
+            return self._backward(pool, weigh)
         part, share = group.part(count), group.share(count)
         if learner.embeds:
             # where every process has all tasks, each has all their statistics too
@@ -133,11 +148,31 @@ class Updater:
             weights = weigh(group.gather(mine, count))
             return share * (torch.ones_like(mine) if weights is None else weights[part].to(mine))
 
-        outcome = learner.outer_loss(self.images, pool[part], weigh_mine)
-        outcome.loss.backward()
+        outcome = self._backward(pool[part], weigh_mine)
         group.sum_tensors([x.grad for x in learner.parameters() if x.grad is not None])
         losses = group.gather(outcome.losses, count)
         return Outcome(outcome.loss.detach(), losses, group.gather(outcome.accuracies, count))
+
+    def _backward(self, pool: TaskPool, weigh: Weigh) -> Outcome:
+        """Add the gradients of the tasks' weighted mean loss to the parameters'."""
+        learner, images = self.learner, self.images
+        if learner.embeds or len(pool) <= self.at_once:
+            outcome = learner.outer_loss(images, pool, weigh)
+            outcome.loss.backward()
+            return outcome
+        # weights may follow from all losses, so these come first, without a graph
+        pieces = list(pool.split(self.at_once))
+        with torch.no_grad():
+            losses = torch.cat([learner.forward_tasks(images, piece)[1] for piece in pieces])
+        weights = weigh(losses)
+        weights = torch.ones_like(losses) if weights is None else weights.to(losses)
+        found = []
+        for piece, some in zip(pieces, weights.split(self.at_once), strict=True):
+            outcome = learner.outer_loss(images, piece, some * (len(piece) / len(pool)))
+            outcome.loss.backward()
+            found.append(outcome)
+        loss = torch.stack([one.loss.detach() for one in found]).sum()
+        return Outcome(loss, losses, torch.cat([one.accuracies for one in found]))
 
     def finish(self, losses: Tensor, accuracies: Tensor) -> Tensor:
         """Step; mean loss, mean accuracy and gradient norm, as [3]."""
@@ -176,6 +211,7 @@ class CapturedUpdate:
         self.weights = torch.ones(len(pool), device=learner.device)
         kept = [buffer.clone() for buffer in learner.buffers()]
         optimiser.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()  # what updates before it held, the capture holds beside it
         side = torch.cuda.Stream(learner.device)
         side.wait_stream(torch.cuda.current_stream(learner.device))
         with torch.cuda.stream(side):
