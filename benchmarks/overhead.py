@@ -4,8 +4,10 @@
     python benchmarks/overhead.py --quick          # tiny, on glyphs: shows that it runs
 
 All strategies train in one process from the same warm-up, in turns of one round (as many updates
-as a pool of the default size gives); the median over turns counts. Nothing is claimed about
-accuracy here: benchmarks/noisy_tasks.py measures that.
+as a pool of the default size gives); the median over turns counts. They select in every round; the
+last rows are the presets as they are, on clean and even pools (turns of four rounds, in which one
+pool is looked at), with swapped labels and with noisy tasks. Nothing is claimed about accuracy
+here: benchmarks/noisy_tasks.py measures that.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from derts.config import TrainConfig
 from derts.config_file import PAPER, PRESETS, Values, apply_presets, with_values
 from derts.data import Table, open_data
 from derts.errors import DertsError
+from derts.selection.rounds import LONGEST_REST
 from derts.training import Trainer
 
 STRATEGIES: dict[str, Values] = {
@@ -36,6 +39,16 @@ STRATEGIES: dict[str, Values] = {
         name: {"strategy": {"name": name}}
         for name in ("us", "ats", "gradmatch", "hardest", "easiest")
     },
+}
+WHERE_IT_PAYS: Values = {"strategy": {**PRESETS["derts"]["strategy"], "select": "where-it-pays"}}
+AS_THEY_ARE: dict[str, Values] = {
+    "derts, clean tasks": WHERE_IT_PAYS,
+    "derts, 40% of labels swapped": {**WHERE_IT_PAYS, "tasks": {"noise": "swap:5.62"}},
+    "random + votes, 40% of labels swapped": {
+        "strategy": {"name": "random-votes"},
+        "tasks": {"noise": "swap:5.62"},
+    },
+    "derts, 60% of tasks mislabelled": {**WHERE_IT_PAYS, "tasks": {"noise": "tasks:0.6"}},
 }
 QUICK: Values = {
     "model": {"width": 8},
@@ -51,7 +64,7 @@ def main() -> None:
     parser.add_argument("--data", default="glyphs")
     parser.add_argument("--learners", nargs="+", default=["anil", "protonet"])
     parser.add_argument(
-        "--strategies", nargs="+", default=list(STRATEGIES), choices=list(STRATEGIES)
+        "--strategies", nargs="+", default=[*STRATEGIES, *AS_THEY_ARE], metavar="NAME"
     )
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=40)
@@ -84,7 +97,7 @@ def measure(
     warm: dict[str, Any] | None = None
     for name in names:
         # trust acts at the start of a run, and all strategies share a start here
-        config = with_values(base, STRATEGIES[name], name)
+        config = with_values(base, (STRATEGIES | AS_THEY_ARE)[name], name)
         config = with_values(config, {"strategy": {"judge": "none"}}, name)
         try:
             trainer = Trainer(config, tables)
@@ -97,11 +110,12 @@ def measure(
         trainer.load_state_dict(warm)
         trainers[name] = trainer
     strategy = base.strategy
-    updates = max(1, int(strategy.ratio * strategy.pool) // base.meta_batch)
+    of_round = max(1, int(strategy.ratio * strategy.pool) // base.meta_batch)
     seconds: dict[str, list[float]] = {name: [] for name in trainers}
     phases: dict[str, dict[str, float]] = {}
     for turn in range(turns + 1):
         for name, trainer in trainers.items():
+            updates = of_round * (LONGEST_REST if name in AS_THEY_ARE else 1)
             before = dict(trainer.clock.seconds)
             start = time.perf_counter()
             trainer.train(trainer.update + updates)
@@ -121,7 +135,7 @@ def measure(
             "ratio": median / statistics.median(seconds["random"]),
             "all_ms": [round(1000 * value, 3) for value in values],
             "phases_ms": {phase: 1000 * value for phase, value in phases[name].items() if value},
-            "updates_per_turn": updates,
+            "updates_per_turn": of_round * (LONGEST_REST if name in AS_THEY_ARE else 1),
             "device": str(trainers[name].device),
         }
         where = ", ".join(f"{key} {value:.2f}" for key, value in row["phases_ms"].items())

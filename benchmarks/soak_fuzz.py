@@ -41,7 +41,7 @@ from derts.data import describe_store, item_names, open_data, open_store, read_m
 from derts.facility_location import Selection
 from derts.labels import relabel_by_votes
 from derts.labels.cleaning import read_review
-from derts.labels.judged import JudgedItems, judge_items
+from derts.labels.judging import JudgedItems, judge_items
 from derts.labels.known_errors import true_labels
 from derts.model_files import load_model
 from derts.models.pretrained import _fill
@@ -49,7 +49,7 @@ from derts.paper.collect import load_results
 from derts.paper.figures import draw_curves, load_curves
 from derts.report.figures import FigureSheet
 from derts.report.read import (
-    RunStory,
+    RunHistory,
     comparison_table,
     finished_results,
     group_runs,
@@ -87,11 +87,11 @@ def newest(pattern: str) -> Path:
 
 
 def read_run() -> None:
-    story = RunStory(Run.open("run"))
-    groups = group_runs([story])
+    history = RunHistory(Run.open("run"))
+    groups = group_runs([history])
     comparison_table(finished_results(groups))
     settings_table(groups)
-    assert story.status
+    assert history.status
 
 
 def read_store() -> None:

@@ -16,9 +16,9 @@ import tyro
 from timing import write_with_code
 
 from derts.config import HardwareConfig, ModelConfig, TrainConfig
-from derts.data import ImageTable
+from derts.data import ImageTable, streaming
 from derts.data.streaming import StreamedTable
-from derts.training import Trainer, step
+from derts.training import Trainer
 
 SIDE, CLASSES = 84, 64
 
@@ -63,7 +63,7 @@ def main(
         meta_batch=meta_batch,
     )
     in_memory, held = rate(config, images)
-    step.image_memory = lambda device: limit_gib * 2**30
+    streaming.image_memory = lambda device: limit_gib * 2**30
     streamed, was_streamed = rate(config, images)
     assert was_streamed
     assert not held

@@ -32,7 +32,7 @@ BLOCK = re.compile(
 BLOCKS: dict[str, Callable[[], str]] = {
     "results": accuracy.readme,
     "noisy": accuracy.noisy,
-    "wrong-labels": lambda: accuracy.noisy("wrong in the data set"),
+    "wrong-labels": lambda: accuracy.noisy("misplaced"),
     "parts": accuracy.parts,
     "clean": accuracy.clean,
     "few-classes": accuracy.few_classes,

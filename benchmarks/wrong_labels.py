@@ -44,7 +44,7 @@ from derts.data import open_data
 from derts.data.table import Table
 from derts.files import write_atomically
 from derts.labels.cleaning import LabelChange, changes_by_trust
-from derts.labels.judged import JudgedItems, judge_items
+from derts.labels.judging import JudgedItems, judge_items
 from derts.labels.known_errors import confusion_matrix, corrupt_labels, score_detection
 from derts.models.pretrained import INSTALL, LITE0
 from derts.provenance import code_version, machine
@@ -143,6 +143,7 @@ class Experiment:
             "updates_in_all": config.updates + of_judge,
         }
         row |= {key: result[key] for key in ("split", "accuracy", "interval", "notes")}
+        row["phases"] = {name: round(spent, 2) for name, spent in result["seconds"].items()}
         self.rows.append(row)
         self.device = str(trainer.device)
         self.save()

@@ -43,13 +43,14 @@ def draw(
     tasks: int,
     purpose: str,
     number: int,
-    images: int = 0,
+    pool_images: int = 0,
 ) -> derts.TaskPool:
-    """Fresh tasks, the same for the same arguments, of about `images` different ones (0: any)."""
+    """Fresh tasks, the same for the same arguments, of about `pool_images` images (0: any)."""
     seed = (0, purpose, number)
     return derts.TaskPool.sample(
-        table, tasks=tasks, way=WAY, shot=SHOT, query=QUERY, seed=seed, noise=noise, images=images
-    )
+        table, tasks=tasks, way=WAY, shot=SHOT, query=QUERY, seed=seed, noise=noise,
+        pool_images=pool_images,
+    )  # fmt: skip
 
 
 def make_loader(learner: derts.Learner, table: derts.ImageTable) -> DataLoader[MetaBatch]:  # type: ignore[type-arg]

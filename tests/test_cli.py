@@ -14,11 +14,9 @@ import pytest
 from PIL import Image
 
 from derts.cli import COMMANDS, run
+from tests.tiny import TINY_WORDS
 
-TINY = [
-    "--model.width", "4", "--tasks.shot", "1", "--tasks.query", "2", "--meta-batch", "2",
-    "--updates", "3", "--evaluation.tasks", "10", "--evaluation.query", "3", "--quiet",
-]  # fmt: skip
+TINY = [*TINY_WORDS, "--updates", "3"]
 
 
 def folder_of_classes(path: Path, classes: int = 9, images: int = 6, size: int = 20) -> Path:
@@ -84,7 +82,7 @@ def test_from_a_folder_of_photos_to_an_evaluated_learner(
     assert run(["data", "info", "store"]) == 0
     assert "16×16×3" in capsys.readouterr().out
     assert run(["data", "verify", "store"]) == 0
-    assert run(["train", "--data", "store", "--tasks.way", "2", *TINY, "--out", "first"]) == 0
+    assert run(["train", *TINY, "--data", "store", "--tasks.way", "2", "--out", "first"]) == 0
     assert "accuracy" in capsys.readouterr().out
     saved = json.loads((in_folder / "first" / "result.json").read_text())
     assert run(["evaluate", "first"]) == 0
@@ -173,14 +171,14 @@ def test_a_truncated_store_and_checkpoint_are_named(
 ) -> None:
     folder_of_classes(in_folder / "photos")
     assert run(["data", "prepare", "photos", "store", "--size", "16", "--workers", "1"]) == 0
-    assert run(["train", "--data", "store", "--tasks.way", "2", *TINY, "--out", "first"]) == 0
+    assert run(["train", *TINY, "--data", "store", "--tasks.way", "2", "--out", "first"]) == 0
     capsys.readouterr()
     checkpoint = next((in_folder / "first" / "checkpoints").iterdir())
     checkpoint.write_bytes(checkpoint.read_bytes()[:500])
     assert "damaged" in failure(capsys, "evaluate", "first")
     array = in_folder / "store" / "train.npy"
     array.write_bytes(array.read_bytes()[:-1000])
-    assert "store" in failure(capsys, "train", "--data", "store", *TINY)
+    assert "store" in failure(capsys, "train", *TINY, "--data", "store")
 
 
 def test_a_full_disk_is_named(
@@ -190,12 +188,12 @@ def test_a_full_disk_is_named(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("derts.training.driver.save_checkpoint", full)
-    assert "of run is full" in failure(capsys, "train", "--preset", "demo", *TINY, "--out", "run")
+    assert "of run is full" in failure(capsys, "train", *TINY, "--out", "run")
 
 
 @pytest.mark.slow
 def test_control_c_saves_and_says_so(in_folder: Path) -> None:
-    command = [sys.executable, "-m", "derts", "train", "--preset", "demo", *TINY]
+    command = [sys.executable, "-m", "derts", "train", *TINY]
     command += ["--updates", "100000", "--out", "run"]
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **quiet)  # type: ignore[call-overload]

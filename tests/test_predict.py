@@ -26,14 +26,11 @@ from derts.predict import FewShotModel, Prediction
 from derts.progress import Advance
 from derts.training.checkpoint import checkpoint_files, load_checkpoint, save_checkpoint
 from derts.training.run import open_trainer
+from tests.tiny import LEARNING_WORDS
 
 pytestmark = pytest.mark.slow
 
-SMALL = [
-    "--model.width", "12", "--tasks.way", "3", "--tasks.shot", "3", "--tasks.query", "4",
-    "--meta-batch", "4", "--evaluation.tasks", "10", "--evaluation.query", "4", "--quiet",
-    "--learner.distance-divisor", "4",
-]  # fmt: skip
+SMALL = [*LEARNING_WORDS, "--model.width", "12", "--tasks.way", "3"]
 
 
 def part(table: ImageTable, groups: list[torch.Tensor], split: str) -> ImageTable:

@@ -23,6 +23,12 @@ TINY_WORDS = [
     "--quiet",
 ]  # fmt: skip
 
+# a run that learns something on photos in seconds: each test says how many classes and filters
+LEARNING_WORDS = [
+    "--tasks.shot", "3", "--tasks.query", "4", "--meta-batch", "4", "--evaluation.tasks", "10",
+    "--evaluation.query", "4", "--learner.distance-divisor", "4", "--quiet",
+]  # fmt: skip
+
 
 def tiny(**changes: Any) -> TrainConfig:
     """TINY with changes; a dict changes single fields of a group.

@@ -19,6 +19,7 @@ Read the package in the order in which the data flows:
     commands   the command line: parse, call, print
 
     config, config_file             every setting; presets and TOML files
+    clock, progress, statistics     seconds, bars, intervals; errors, files, provenance
     model_files, onnx_file          models from run folders and files, and as one file
     prototype_classifier            class means for scikit-learn users
     embed                           a store of features from one of images

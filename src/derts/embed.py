@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from derts.config import HardwareConfig
-from derts.data import FeatureTable, StoreDescription, item_names, open_data
+from derts.data import StoreDescription, item_names, open_data
 from derts.data.decode import Pixels
 from derts.data.store import store_settings
 from derts.data.store_writing import SplitContent, check_destination, write_store
@@ -64,11 +64,10 @@ def stored_examples(store: Path | str, backbone: str) -> dict[str, list[Pixels] 
     made_by = (store_settings(store).get("embedded_by") or {}).get("backbone")
     rows: dict[str, list[Tensor]] = {}
     for table in open_data(store).values():
-        of_features = isinstance(table, FeatureTable)
-        if not backbone and not of_features:
+        if not backbone and not table.of_features:
             wrong = f"{store} holds images, and the model was trained on features"
             raise DertsError(f"{wrong}: give features, made the same way")
-        if backbone and of_features and made_by != backbone:
+        if backbone and table.of_features and made_by != backbone:
             wrong = f"{store} holds features by {made_by or 'something else'}, not by {backbone}"
             raise DertsError(f"{wrong}: give images, or embed them with it")
         for name, indices in zip(table.class_names, table.class_indices(), strict=True):

@@ -32,9 +32,8 @@ DIVISOR = 64.0
 class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Each class is the mean of its rows; a row belongs to the nearest mean.
 
-    trust        rows count by how far their label can be trusted (`derts.label_trust`), which
-                 `trust_` tells after `fit`: for training labels that may be wrong
-    temperature  above 1 for less sharp probabilities; with 1 they are those of `derts predict`
+    With `trust` rows count by how far their label can be trusted (`derts.label_trust`), which
+    `trust_` tells after `fit`: for training labels that may be wrong.
 
     >>> import numpy as np
     >>> rows, labels = np.array([[0.0], [1.0], [9.0]]), ["low", "low", "high"]
@@ -42,17 +41,14 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     array(['low', 'high'], dtype='<U4')
     """
 
-    def __init__(self, *, trust: bool = False, temperature: float = 1.0) -> None:
+    def __init__(self, *, trust: bool = False) -> None:
         self.trust = trust
-        self.temperature = temperature
 
     def fit(self, X: Any, y: Any) -> PrototypeClassifier:  # noqa: N803
         """Rows [n, d] and their n labels, of any kind."""
         fewest = 2 if self.trust else 1
         rows, labels = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=fewest)
         check_classification_targets(labels)
-        if not self.temperature > 0:
-            raise ValueError(f"temperature is {self.temperature}: give one above 0")
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         members = np.eye(len(self.classes_))[numbers]  # [n, classes]
         if self.trust:
@@ -72,7 +68,7 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = validate_data(self, X, reset=False, dtype=np.float64)
         means = self.means_ - self.means_.mean(0)  # near zero, where differences are exact
         rows = rows - self.means_.mean(0)
-        logits = (2 * rows @ means.T - np.square(means).sum(1)) * (self.scale_ / self.temperature)
+        logits = (2 * rows @ means.T - np.square(means).sum(1)) * self.scale_
         shares = np.exp(logits - logits.max(1, keepdims=True))
         found: NDArray[np.float64] = shares / shares.sum(1, keepdims=True)
         return found

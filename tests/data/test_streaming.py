@@ -12,7 +12,7 @@ from tests.tiny import tiny
 Tables = dict[str, ImageTable]
 
 SMALL = tiny(updates=9, meta_batch=4)
-LIMIT = "derts.training.step.image_memory"
+LIMIT = "derts.data.streaming.image_memory"
 
 
 def test_any_indices_come_out_right_expected_or_not(letters: Tables) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import derts.facility_location.greedy as facility_greedy
 from derts.facility_location import Engine, select
 from derts.facility_location.distances import Distances
-from derts.facility_location.greedy import greedy, lazy
+from derts.facility_location.greedy import candidate_places, greedy, lazy
 from derts.facility_location.on_gpu import DeviceDistances
 from derts.facility_location.selection import assign
 
@@ -159,6 +159,33 @@ def test_a_gpu_gives_the_answer_of_the_cpu(rows: int, dimensions: int) -> None:
     points = points.round(decimals=1)  # ties
     found, expected = select(points.cuda(), rows // 20), select(points, rows // 20)
     assert found.to_json() == expected.to_json()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize(("rows", "k"), [(500, 150), (500, 499), (3000, 900), (700, 30)])
+def test_stochastic_greedy_on_a_gpu_gives_the_answer_of_the_cpu(rows: int, k: int) -> None:
+    points = torch.randn(rows, 5, generator=torch.Generator().manual_seed(0)).round(decimals=1)
+    found = select(points.cuda(), k, engine="stochastic", epsilon=0.1)
+    assert found.to_json() == select(points, k, engine="stochastic", epsilon=0.1).to_json()
+
+
+@pytest.mark.parametrize(("k", "size"), [(3, 5), (12, 2), (1, 12)])
+@pytest.mark.parametrize("together", [64, 0])
+def test_candidates_are_different_rows_that_are_left_each_as_often(
+    k: int, size: int, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facility_greedy, "MANY_CANDIDATES", together)
+    epsilon = math.exp(-(size - 0.5) * k / 12)
+    drawn = np.stack([candidate_places(12, k, epsilon, seed) for seed in range(2000)])
+    assert drawn.shape == (2000, k, size)
+    for number in range(k):
+        of_pick = drawn[:, number, : 12 - number]
+        assert all(len(set(row)) == len(row) for row in of_pick.tolist())
+        left = 12 - number
+        counts = np.bincount(of_pick.ravel(), minlength=left)
+        assert len(counts) == left
+        expected = counts.sum() / left
+        assert ((counts - expected) ** 2 / expected).sum() < left + 6 * math.sqrt(2 * left)
 
 
 @pytest.mark.parametrize("dimensions", [3, 40])

@@ -42,15 +42,15 @@ def test_updates_of_resnet12_are_recorded_where_memory_allows(
 
 @pytest.mark.parametrize("backbone", ["cnn4", "resnet12"])
 def test_patch_products_are_wanted_where_they_are_used(backbone: str) -> None:
-    assert embedding(backbone).products_pay(images())
-    assert not embedding(backbone, kernels=False).products_pay(images())
-    assert not embedding(backbone).products_pay(images(33))
-    assert not embedding(backbone).products_pay(images(channels=4))
+    assert embedding(backbone).patch_products_pay(images())
+    assert not embedding(backbone, kernels=False).patch_products_pay(images())
+    assert not embedding(backbone).patch_products_pay(images(33))
+    assert not embedding(backbone).patch_products_pay(images(channels=4))
 
 
 def test_patch_products_of_another_table_are_not_used() -> None:
     made = embedding("cnn4")
-    assert made.products_of(images(), torch.tensor([[0, 1]])) is None
+    assert made.patch_products_of(images(), torch.tensor([[0, 1]])) is None
 
 
 def test_torchs_settings_are_put_back() -> None:

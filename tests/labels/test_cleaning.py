@@ -9,7 +9,7 @@ from torch import Tensor
 from derts.data import ImageTable
 from derts.errors import DertsError
 from derts.labels.cleaning import changes_by_trust
-from derts.labels.judged import JudgedItems
+from derts.labels.judging import JudgedItems
 from derts.labels.known_errors import confusion_matrix, corrupt_labels, score_detection
 from derts.labels.trust import Trust
 
@@ -96,11 +96,13 @@ def test_noise_has_the_rate_that_was_asked_for(tmp_path: Path) -> None:
         ("confusion:bad.csv", None, "names 'z'"),
         ("confusion:big.csv", None, "more than all images of class 'a'"),
         ("confusion:text.csv", None, "a number from 0 to 1"),
+        ("confusion:empty.csv", None, "has no rows: write columns class, given and share"),
     ],
 )
 def test_bad_noise_is_one_line(noise: str, rate: float | None, told: str, in_folder: Path) -> None:
     (in_folder / "bad.csv").write_text("class,given,share\na,z,0.2\n")
     (in_folder / "big.csv").write_text("class,given,share\na,b,0.8\na,c,0.8\n")
+    (in_folder / "empty.csv").write_text("")
     (in_folder / "text.csv").write_text("class,given,share\na,b,much\n")
     with pytest.raises(DertsError, match=told):
         confusion_matrix(noise, rate, ("a", "b", "c"))

@@ -54,9 +54,11 @@ def test_wrong_labels_are_ranked_counted_and_told_what_they_are(kind: str, rate:
     assert float((trust.suggestion == true)[wrong].float().mean()) > 0.7
     assert float(wrong[trust.probability > 0.5].float().mean()) < rate / 3
     if kind == "pair":
-        for given_name, true_name, share in trust.pairs(3):
-            assert int(given_name) == (int(true_name) + 1) % 12
-            assert share > rate / 2
+        off = trust.wrong.clone().fill_diagonal_(0.0)  # [true, given]
+        for place in off.flatten().topk(3).indices.tolist():
+            true_number, given_number = divmod(place, 12)
+            assert given_number == (true_number + 1) % 12
+            assert float(off[true_number, given_number]) > rate / 2
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.3, 0.8, 2.0])
@@ -93,6 +95,18 @@ def test_an_embedding_that_tells_nothing_distrusts_nothing() -> None:
     rows, true = clusters(apart=0.0)
     trust = label_trust(rows, corrupted(true, "symmetric", 0.4))
     assert float((trust.probability < 0.5).float().mean()) < 0.05
+    assert trust.weak
+    assert "too weakly: if a tenth of the labels were wrong, about" in trust.note
+
+
+@pytest.mark.parametrize("apart", [0.4, 0.6, 0.8, 2.0])
+def test_it_says_how_many_wrong_labels_it_would_see(apart: float) -> None:
+    rows, true = clusters(each=200, apart=apart)
+    given = corrupted(true, "symmetric", 0.1)
+    trust, wrong = label_trust(rows, given), given != true
+    seen = float((trust.probability[wrong] < 0.5).float().mean())
+    assert trust.sees == pytest.approx(seen, abs=0.1)
+    assert trust.weak == (trust.sees < 0.5) == bool(trust.note)
 
 
 def test_any_labels_and_matrices_give_the_same() -> None:
@@ -104,6 +118,14 @@ def test_any_labels_and_matrices_give_the_same() -> None:
     assert torch.allclose(trust.probability, moved.probability, atol=1e-4)
     assert float(trust.rests_on.mean()) == pytest.approx(19, abs=1)
     assert "80 labels of 4 classes" in repr(trust)
+    plain = label_trust(rows, true).probability
+    for same in (
+        rows.to_sparse(),
+        rows.numpy().astype(">f4"),
+        rows.numpy()[:, ::-1],
+        rows.tolist(),
+    ):
+        assert torch.allclose(label_trust(same, true).probability, plain, atol=1e-4)
 
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +160,15 @@ def test_small_classes_are_judged_and_single_images_are_told() -> None:
         (torch.zeros(3, 2), [0, 1, 2], "two classes with two images"),
         (torch.zeros(2, 2), [0.0, float("nan")], "not numbers"),
         (np.array([["a"], ["b"]]), [0, 1], "not numbers"),
+        ([[1.0, 2.0], [1.0]], [0, 1], "not numbers"),
+        (None, [0, 1], "not numbers"),
+        (torch.zeros(2, 2, dtype=torch.complex64), [0, 1], "not numbers"),
+        (torch.zeros(4, 0), [0, 0, 1, 1], r"features have shape \[4, 0\]"),
+        (torch.zeros(0, 2), [], "two images or more, and there are 0"),
+        (torch.zeros(4, 2), [0, 0, 1, None], "of several kinds, or some are missing"),
+        (torch.zeros(4, 2), ["a", "a", 1, None], "of several kinds, or some are missing"),
+        (torch.zeros(4, 2), [[0], [0], [1, 2], [1]], "labels differ in length"),
+        (1e300 * torch.randn(4, 2).double(), [0, 0, 1, 1], "scale them to numbers of about 1"),
     ],
 )
 def test_what_cannot_be_judged_is_refused(rows: Any, labels: Any, told: str) -> None:

@@ -124,9 +124,9 @@ def test_a_report_has_the_tasks_of_a_run_on_a_frozen_backbone(
 ) -> None:
     chosen = ["--preset", "derts", "--strategy.select", "greedy", "--out", str(tmp_path / "run")]
     assert run(words(weights, store, *chosen)) == 0
-    (story,) = read_runs([tmp_path / "run"])
-    assert story.newest_round is not None
-    found = tasks_of_round(story.config, story.newest_round, {})
+    (history,) = read_runs([tmp_path / "run"])
+    assert history.newest_round is not None
+    found = tasks_of_round(history.config, history.newest_round, {})
     assert not isinstance(found, str), found
     assert isinstance(found[0], ImageTable)
 
@@ -293,3 +293,27 @@ def test_the_config_knows_which_backbones_are_frozen() -> None:
     assert tiny(model={"backbone": "timm:resnet18"}).model.frozen
     assert not ModelConfig("efficientnet-lite0", fine_tune="all").frozen
     assert not ModelConfig("resnet12").pretrained
+
+
+def test_inspect_and_clean_by_a_backbone_without_training(
+    weights: Path, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--model.weights", str(weights), "--quiet"]
+    judge, data = "timm:small", ["--data", str(store)]
+    assert run(["inspect", judge, *data, *more, "--out", str(tmp_path / "found")]) == 0
+    for name in ("images.csv", "images.png", "classes.csv", "review.html"):
+        assert (tmp_path / "found" / name).is_file()
+    found = (tmp_path / "found" / "images.csv").read_text(encoding="utf-8").splitlines()
+    assert len(found) == 1 + sum(map(len, open_data(str(store)).values()))
+    assert run(["clean", judge, str(tmp_path / "clean"), *data, *more]) == 0
+    before, after = open_data(str(store)), open_data(str(tmp_path / "clean"))
+    assert after["train"].item_shape == before["train"].item_shape  # images, not features
+    assert torch.equal(after["test"].labels, before["test"].labels)
+    capsys.readouterr()
+    for line, said in {
+        "inspect timm:small": "timm:small was not trained on your images: name their store with",
+        f"inspect --features {store} --data {store}": "the data itself: leave out --data",
+        "inspect": "efficientnet-lite0 in place of a run judges photos",
+    }.items():
+        assert run(line.split()) == 2
+        assert said in capsys.readouterr().err

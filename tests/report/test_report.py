@@ -117,17 +117,17 @@ def test_the_page_says_what_the_demo_printed(demo_folder: Path) -> None:
 
 
 def test_pictures_only_of_the_very_data(demo_folder: Path) -> None:
-    story = read_runs([demo_folder / "derts-seed0"])[0]
-    record = story.newest_round
+    history = read_runs([demo_folder / "derts-seed0"])[0]
+    record = history.newest_round
     assert record is not None
-    found = tasks_of_round(story.config, record, {})
+    found = tasks_of_round(history.config, record, {})
     assert not isinstance(found, str)
     given = found[1].mislabelled()  # the record has what is left after votes
     assert len(given) == len(record.mislabelled)
     assert bool((given > 0.5).any())
     assert float(record.mislabelled.mean()) < 0.1
     other = glyphs(characters=120, images_per_character=20, seed=5)["train"]
-    reason = tasks_of_round(story.config, record, {story.config.data: other})
+    reason = tasks_of_round(history.config, record, {history.config.data: other})
     assert isinstance(reason, str)
     assert "not the data" in reason
 
@@ -143,19 +143,19 @@ def test_pictures_of_tasks_that_were_drawn_without_wrong_labels(
     monkeypatch.setattr("derts.training.label_looks.judge", judge)
     monkeypatch.setattr("derts.training.label_looks.FEWEST_UPDATES", 1)
     train(tiny(strategy={"name": "derts", "select": "greedy"}), tmp_path / "run", quiet=True)
-    story = read_runs([tmp_path / "run"])[0]
-    assert story.named("labels")[-1]["left_out"] > 0
-    record = story.newest_round
+    history = read_runs([tmp_path / "run"])[0]
+    assert history.named("labels")[-1]["left_out"] > 0
+    record = history.newest_round
     assert record is not None
     assert record.labels is not None
-    found = tasks_of_round(story.config, record, {})
+    found = tasks_of_round(history.config, record, {})
     assert not isinstance(found, str)
     assert bool((record.labels[found[1].support] >= 0).all())
     for labels in (record.labels[1:], record.labels + 100, record.labels.float()):
-        other = tasks_of_round(story.config, replace(record, labels=labels), {})
+        other = tasks_of_round(history.config, replace(record, labels=labels), {})
         assert "not the data" in str(other)
     nothing = replace(record, labels=torch.full_like(record.labels, -1))
-    assert "not at hand" in str(tasks_of_round(story.config, nothing, {}))
+    assert "not at hand" in str(tasks_of_round(history.config, nothing, {}))
 
 
 def test_a_run_whose_data_is_gone_still_has_a_report(demo_folder: Path, tmp_path: Path) -> None:
@@ -341,8 +341,8 @@ def test_a_run_whose_updates_were_skipped_has_a_page(demo_folder: Path, tmp_path
         ),
     )
     assert "Training loss" in make_report([odd, demo_folder / "derts-seed1"]).page
-    (story,) = read_runs([odd])
-    curve = story.curve("update", "loss")
+    (history,) = read_runs([odd])
+    curve = history.curve("update", "loss")
     assert math.isnan(curve[0][1])
     assert not any(math.isnan(value) for _, value in curve[1:])
 

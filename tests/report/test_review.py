@@ -10,7 +10,7 @@ import torch
 
 from derts.data import ImageTable
 from derts.labels.cleaning import LabelChange, read_review
-from derts.labels.judged import JudgedItems
+from derts.labels.judging import JudgedItems
 from derts.labels.trust import Trust
 from derts.report.review import review_page, suspects
 from tests.report.browser import Browser, browser, missing

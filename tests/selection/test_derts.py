@@ -81,7 +81,7 @@ def test_no_strategy_reads_the_true_labels(letters: Tables) -> None:
     def with_wrong_truth(trainer: Trainer) -> Trainer:
         draw = trainer.draw
 
-        def drawn(tasks: int, purpose: str, number: int, images: int = 0) -> Any:
+        def drawn(tasks: int, purpose: str, number: int, pool_images: int = 0) -> Any:
             pool = draw(tasks, purpose, number)
             lied = torch.zeros_like(pool.true_query_labels)
             return replace(pool, true_query_labels=lied)

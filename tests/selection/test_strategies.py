@@ -78,7 +78,7 @@ def test_hardest_and_easiest_are_by_query_loss(name: str, larger: bool, letters:
 def test_a_loop_whose_pools_know_no_classes_is_told_so(letters: Tables) -> None:
     table = letters["train"]
 
-    def draw(tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
+    def draw(tasks: int, purpose: str, number: int, pool_images: int = 0) -> TaskPool:
         pool = TaskPool.sample(table, tasks=tasks, way=3, shot=1, query=2, seed=number)
         return replace(pool, classes=None)
 

@@ -90,8 +90,8 @@ def test_wrong_labels_are_a_reason_to_select(letters: Tables) -> None:
 
 def test_tasks_that_repeat_each_other_are_a_reason_to_select(letters: Tables) -> None:
     def repeating(draw: Any) -> Any:
-        def drawn(tasks: int, purpose: str, number: int, images: int = 0) -> Any:
-            pool = draw(tasks, purpose, number, images)
+        def drawn(tasks: int, purpose: str, number: int, pool_images: int = 0) -> Any:
+            pool = draw(tasks, purpose, number, pool_images)
             which = torch.arange(tasks)
             which[tasks // 10 :] %= 3  # nine in ten are one of three
             return pool[which]
@@ -112,7 +112,7 @@ def test_tasks_that_repeat_each_other_are_a_reason_to_select(letters: Tables) ->
 
 def test_where_few_classes_are_in_most_tasks_they_are_balanced(letters: Tables) -> None:
     def mostly_common(draw: Any) -> Any:
-        def drawn(tasks: int, purpose: str, number: int, images: int = 0) -> Any:
+        def drawn(tasks: int, purpose: str, number: int, pool_images: int = 0) -> Any:
             seed = (purpose, number)
             many = common.draw(tasks=tasks - tasks // 8, way=5, shot=2, query=3, seed=(*seed, 1))
             few = rare.draw(tasks=tasks // 8, way=5, shot=2, query=3, seed=(*seed, 2))
@@ -179,8 +179,8 @@ def test_looks_grow_rare_on_random_looks_and_frequent_again_on_others(letters: T
     def noisy_once(draw: Any) -> Any:
         """Pool 3 has a task with three labels wrong."""
 
-        def drawn(tasks: int, purpose: str, number: int, images: int = 0) -> Any:
-            pool = draw(tasks, purpose, number, images)
+        def drawn(tasks: int, purpose: str, number: int, pool_images: int = 0) -> Any:
+            pool = draw(tasks, purpose, number, pool_images)
             if (purpose, number) != ("pool", 3):
                 return pool
             labels = pool.query_labels.clone()
@@ -213,7 +213,7 @@ def test_streamed_images_are_prefetched_for_random_tasks_too(
     letters: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, _ = trained(CLEAN, letters)
-    monkeypatch.setattr("derts.training.step.image_memory", lambda device: 0)
+    monkeypatch.setattr("derts.data.streaming.image_memory", lambda device: 0)
     streamed, rounds = trained(CLEAN, letters)
     assert isinstance(streamed.images, StreamedTable)
     assert all(event["random"] for event in rounds)

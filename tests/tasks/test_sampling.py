@@ -126,15 +126,15 @@ def test_a_pool_of_few_images(uneven: bool) -> None:
     table = ImageTable(torch.zeros(600, 2, 2, 1, dtype=torch.uint8), labels, tuple("abcdefghij"))
     sampler = TaskSampler(table)
 
-    def draw(tasks: int, seed: int, images: int = 0) -> TaskPool:
-        return sampler.draw(tasks=tasks, way=5, shot=2, query=3, seed=seed, images=images)
+    def draw(tasks: int, seed: int, pool_images: int = 0) -> TaskPool:
+        return sampler.draw(tasks=tasks, way=5, shot=2, query=3, seed=seed, pool_images=pool_images)
 
-    pool, other = draw(400, 7, images=100), draw(400, 8, images=100)
+    pool, other = draw(400, 7, pool_images=100), draw(400, 8, pool_images=100)
     assert len(used(pool).unique()) == 100
     assert torch.bincount(labels[used(pool).unique()]).tolist() == [10] * 10
     assert (used(pool).sort(1).values.diff(dim=1) > 0).all()
     assert len(torch.cat((used(pool), used(other))).unique()) > 150
-    assert draw(9, 7) == draw(9, 7, images=600) == draw(9, 7, images=10**6)
+    assert draw(9, 7) == draw(9, 7, pool_images=600) == draw(9, 7, pool_images=10**6)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from derts.training.result import acting, notes, parts, summarise
+from derts.training.result import acting, notes, parts_of_rounds, summarise
 
 Event = dict[str, Any]
 
@@ -16,7 +16,7 @@ def test_parts_are_told_by_the_share_of_rounds_in_which_they_acted() -> None:
         a_round(0, parts={"votes": {"relabelled": 0.4}, "drop": None, "select": "random"}),
         a_round(1, parts={"votes": {"relabelled": 0.0}, "drop": {"dropped": 0.5}}),
     ]
-    assert parts(rounds) == {
+    assert parts_of_rounds(rounds) == {
         "votes": {"rounds": 0.5, "relabelled": 0.2},
         "drop": {"rounds": 0.5, "dropped": 0.5},
         "select": {"random": 0.5},
@@ -27,7 +27,7 @@ def test_parts_are_told_by_the_share_of_rounds_in_which_they_acted() -> None:
 
 def test_events_without_parts_are_no_trouble() -> None:
     rounds = [a_round(0), a_round(1, parts="?")]
-    assert parts(rounds) == {}
+    assert parts_of_rounds(rounds) == {}
     assert acting(rounds[0]) == acting(rounds[1]) == []
     summary = summarise(rounds, warmup=0, update=5)
     assert (summary["rounds"], summary["notes"], summary["parts"]) == (2, [], {})

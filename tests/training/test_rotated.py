@@ -60,9 +60,9 @@ def test_strategies_train_on_rotated_classes(name: str, letters: Tables) -> None
 
 def test_a_report_has_the_rotated_tasks_of_a_round(tmp_path: Path) -> None:
     train(CONFIG, out=tmp_path / "run")
-    story = read_runs([tmp_path / "run"])[0]
-    assert story.newest_round is not None
-    found = tasks_of_round(story.config, story.newest_round, {})
+    history = read_runs([tmp_path / "run"])[0]
+    assert history.newest_round is not None
+    found = tasks_of_round(history.config, history.newest_round, {})
     assert not isinstance(found, str)
     images, pool = found
     assert pool.classes is not None

@@ -9,11 +9,11 @@ import pytest
 
 from derts.cli import run
 from derts.data import open_data
+from derts.data.streaming import placed_tables
 from derts.errors import DertsError, InterruptedRunError
 from derts.training import seeds as module
 from derts.training import train
 from derts.training.seeds import begin_seeds, seed_folders, train_seeds
-from derts.training.step import placed_tables
 from tests.tiny import TINY_WORDS, tiny
 
 CONFIG = tiny(strategy={"name": "derts"}, checkpoint_every=4)
@@ -22,7 +22,8 @@ CONFIG = tiny(strategy={"name": "derts"}, checkpoint_every=4)
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was opened, in this order."""
-    from derts.training import run, step
+    from derts.data import streaming
+    from derts.training import run
 
     found: list[str] = []
     real = open_data
@@ -32,7 +33,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return real(data)
 
     placed_tables.cache_clear()
-    for place in (run, step):
+    for place in (run, streaming):
         monkeypatch.setattr(place, "open_data", note)
     return found
 

@@ -107,6 +107,8 @@ class CorruptOptions:
     """Share of the labels that are wrong (confusion: as in FILE if left out)."""
     seed: int = 0
     """Decides which labels are wrong."""
+    overwrite: bool = False
+    """Replace a store that is already there."""
 
 
 @dataclass(frozen=True)
@@ -163,14 +165,16 @@ def embed(options: EmbedOptions) -> None:
 
 def corrupt(options: CorruptOptions) -> None:
     from derts.data import open_data
-    from derts.labels.judged import chosen_splits
+    from derts.labels.judging import chosen_splits
     from derts.labels.known_errors import confusion_matrix, corrupt_labels, corrupt_store
 
     tables = open_data(options.store)
     images = chosen_splits(tables, "train")["train"]
     confusion = confusion_matrix(options.noise, options.rate, images.class_names)
     given = corrupt_labels(images.labels, confusion, options.seed)
-    made = corrupt_store(tables, options.store, options.destination, given)
+    made = corrupt_store(
+        tables, options.store, options.destination, given, overwrite=options.overwrite
+    )
     wrong = int((given != images.labels).sum())
     print("\n".join(made.lines()))
     print(f"wrong labels: {wrong:,} of {len(images):,} training {images.noun}s")

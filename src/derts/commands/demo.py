@@ -41,7 +41,7 @@ class DemoOptions(QuietOptions):
 
     seeds: int = within(2, 1)
     """Paired seeds."""
-    updates: Annotated[int | None, unset("INT")] = None
+    updates: Annotated[int | None, unset("INT")] = within(None, 1)
     """Updates per run (default: the demo preset's)."""
     out: Path = Path("runs/demo")
     """Folder for the report, results.json and a run folder per strategy and seed."""

@@ -1,27 +1,31 @@
 """derts inspect, derts clean"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from derts.commands.parse import DataOptions, QuietOptions, print_rows, unset
-from derts.config import within
+from derts.config import HardwareConfig, ModelConfig, within
 from derts.errors import DertsError, printable
 from derts.report.tables import table_text
 
 if TYPE_CHECKING:
-    from derts.labels.judged import JudgedItems
+    from derts.labels.judging import JudgedItems
 
 FIRST = 100  # images that are drawn
 OVERFIT = 0.002  # share of wrong labels below which the model has probably overfitted
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureOptions(DataOptions, QuietOptions):
-    """Options of commands that take features in place of a run."""
+class JudgeOptions(DataOptions, QuietOptions):
+    """Options of commands that take a pretrained backbone or features in place of a run."""
 
+    data: Annotated[str | None, unset("DATA")] = None
+    """Other data than the run was trained on; a pretrained backbone needs it."""
+    weights: Annotated[str, tyro.conf.arg(name="model.weights", metavar="FILE")] = ""
+    """timm:NAME: a safetensors file or state dict, or download: timm's own."""
     features: Annotated[Path | None, unset("FILE")] = None
     """No run: a .npz, .npy or .parquet file of features, or a store of features."""
     labels: Annotated[Path | None, unset("FILE")] = None
@@ -29,7 +33,7 @@ class FeatureOptions(DataOptions, QuietOptions):
 
 
 @dataclass(frozen=True)
-class InspectOptions(FeatureOptions):
+class InspectOptions(JudgeOptions):
     """Which labels look wrong? For somebody who cleans a data set.
 
     Embeds every image once with the run's model and estimates how far each label can be trusted,
@@ -37,10 +41,15 @@ class InspectOptions(FeatureOptions):
     images.png (the first hundred), classes.csv, and review.html, a page on which you decide image
     by image, with one key each. derts clean takes what it saves.
 
+    For photos give a pretrained backbone in place of RUN (efficientnet-lite0 or timm:NAME,
+    derts[pretrained]) and the store as --data: it needs no training, and finds far more than a
+    network that was trained on a few thousand photos. It writes into inspect.
+
     --features takes a matrix of features with labels, or a store of features, and needs no run. It
     writes rows.csv instead of images, into inspect.
 
     Examples:
+      derts inspect efficientnet-lite0 --data my-store
       derts inspect runs/first
       derts inspect runs/first --split val --out suspects
       derts inspect runs/first --score
@@ -48,19 +57,19 @@ class InspectOptions(FeatureOptions):
     """
 
     run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
-    """A folder that derts train wrote."""
+    """A folder that derts train wrote, or a pretrained backbone."""
     split: Annotated[str | None, unset("SPLIT")] = None
     """Look at this split alone (default: all of them)."""
-    most: int = 1000
+    most: int = within(1000, 1)
     """How many images review.html shows at most."""
     score: bool = False
     """Compare with the true labels of a store that derts data corrupt wrote."""
     out: Annotated[Path | None, unset("FOLDER")] = None
-    """Folder to write (default: RUN/inspect, or RUN/inspect-SPLIT)."""
+    """Folder to write (default: RUN/inspect, or RUN/inspect-SPLIT; without a run: inspect)."""
 
 
 @dataclass(frozen=True)
-class CleanOptions(FeatureOptions):
+class CleanOptions(JudgeOptions):
     """Write a cleaned store from the data that a run was trained on; the source stays as it is.
 
     By default (--mix) a training image is relabelled where its suggested class is sure enough
@@ -74,17 +83,19 @@ class CleanOptions(FeatureOptions):
     --drop or --relabel beside it the other images are cleaned, too, by trust computed anew from
     your decisions.
 
-    With --features it needs no run: derts clean --features FILE DEST.
+    With a pretrained backbone as RUN it needs --data, as derts inspect does; with --features it
+    needs no run: derts clean --features FILE DEST.
 
     Examples:
+      derts clean efficientnet-lite0 my-store-clean --data my-store
       derts clean runs/first my-store-clean
       derts clean runs/first my-store-clean --apply review.csv
       derts clean runs/first my-store-clean --apply review.csv --mix
       derts clean --features my-features my-features-clean
     """
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """A folder that derts train wrote."""
+    run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
+    """A folder that derts train wrote, or a pretrained backbone."""
     destination: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="DEST")] = None
     """Folder to write."""
     mix: bool = False
@@ -112,7 +123,8 @@ def inspect(options: InspectOptions) -> None:
     judged, data = _judge(options, options.run, options.split)
     trust, noun = judged.trust, judged.noun
     name = "inspect" if options.split is None else f"inspect-{options.split}"
-    out = options.out or (options.run or Path()) / name
+    folder = None if _is_backbone(options.run) else options.run
+    out = options.out or (folder or Path()) / name
     out.mkdir(parents=True, exist_ok=True)
     classes = [("class", "confused with", f"{noun}s", "look wrong")]
     for name, other, count, share in judged.class_rows():
@@ -138,9 +150,8 @@ def inspect(options: InspectOptions) -> None:
     print(f"\n{100 * trust.share_wrong:.1f}% of {len(judged):,} labels look wrong")
     if options.score:
         print(score_judged(judged, data).line)
-    if trust.note:
-        print(printable(trust.note))
-    if trust.share_wrong < OVERFIT and options.run is not None:
+    _print_note(judged, options.run)
+    if trust.share_wrong < OVERFIT and not trust.weak and options.run is not None:
         print(
             "hardly a label looks wrong: they are right, or the model has overfitted them; look at "
             "another split (--split val), or train for fewer updates"
@@ -157,8 +168,10 @@ def clean(options: CleanOptions) -> None:
     destination = options.destination
     if options.features is not None and destination is None:
         run, destination = None, options.run
+    elif options.run is None:
+        raise DertsError("Missing: RUN (derts clean --help)")
     if destination is None:
-        raise DertsError("give DEST, the folder to write, behind RUN")
+        raise DertsError("give DEST, the folder to write")
     rules = [name for name in ("mix", "drop", "relabel") if getattr(options, name)]
     if len(rules) > 1:
         raise DertsError(f"--{rules[0]} and --{rules[1]} exclude each other: choose one")
@@ -167,7 +180,7 @@ def clean(options: CleanOptions) -> None:
     from derts.data.store_writing import check_destination
     from derts.files import csv_bytes
     from derts.labels import cleaning
-    from derts.labels.judged import chosen_splits
+    from derts.labels.judging import chosen_splits
 
     check_destination(destination, overwrite=options.overwrite)
     judged, data = _judge(options, run, None)
@@ -189,6 +202,7 @@ def clean(options: CleanOptions) -> None:
         judged, changes, destination, data, overwrite=options.overwrite, beside=listed
     )
     relabelled = sum(change.new_class is not None for change in changes)
+    _print_note(judged, run)
     one_split = "all in one split: to train, derts data prepare the file and clean that store"
     print("\n".join(made.lines()))
     print_rows(
@@ -199,18 +213,62 @@ def clean(options: CleanOptions) -> None:
     )
 
 
-def _judge(
-    options: FeatureOptions, run: Path | None, split: str | None
+def _print_note(judged: "JudgedItems", run: Path | None) -> None:
+    """What the judge cannot judge."""
+    trust = judged.trust
+    if not trust.note:
+        return
+    fix = ""
+    if trust.weak and judged.noun == "image" and not _is_backbone(run):
+        fix = "; for photos: derts inspect efficientnet-lite0 --data STORE"
+    print(f"note: {printable(trust.note)}{fix}")
+
+
+def _is_backbone(run: Path | None) -> bool:
+    """Whether a pretrained backbone is named in place of a run."""
+    return run is not None and not run.exists() and ModelConfig(str(run)).pretrained
+
+
+def _judge_by_backbone(
+    options: JudgeOptions, name: str, split: str | None
 ) -> "tuple[JudgedItems, str]":
+    """A store's images judged by a pretrained backbone, without training."""
+    from derts.data import open_data
+    from derts.hardware import choose_device
+    from derts.labels.judging import chosen_splits, judge_items
+    from derts.models.pretrained import load_pretrained
+
+    data = options.data
+    if data is None:
+        raise DertsError(f"{name} was not trained on your images: name their store with --data")
+    tables = chosen_splits(open_data(data), split)
+    shape = next(iter(tables.values())).item_shape
+    if len(shape) == 1:
+        raise DertsError(f"{data} holds features: give it as --features, without {name}")
+    network, device = load_pretrained(name, options.weights), choose_device(HardwareConfig())
+    network.check_images(shape)
+    with options.progress("inspecting", sum(map(len, tables.values())), "images") as advance:
+        embedded = {
+            part: network.embed_table(table, device, advance) for part, table in tables.items()
+        }
+    return replace(judge_items(None, embedded, data), tables=tables), data
+
+
+def _judge(options: JudgeOptions, run: Path | None, split: str | None) -> "tuple[JudgedItems, str]":
     """A run's data judged by its model, or features as they are; and where the data is."""
     from derts.data import describe_store, open_data, open_store, read_matrix
-    from derts.labels.judged import chosen_splits, judge_items
+    from derts.labels.judging import chosen_splits, judge_items
     from derts.training.run import open_trainer
     from derts.training.run_folder import Run
 
     source = options.features
     if (run is None) == (source is None):
-        raise DertsError("give either a run or --features FILE: one of them says what to look at")
+        fix = "efficientnet-lite0 in place of a run judges photos without training"
+        raise DertsError(f"give either a run or --features FILE: {fix}")
+    if source is not None and options.data is not None:
+        raise DertsError("--features is the data itself: leave out --data")
+    if run is not None and _is_backbone(run):
+        return _judge_by_backbone(options, str(run), split)
     if run is not None:
         data = Run.open(run).data(options.data, options.data_changed)
         tables = open_data(data)
@@ -222,7 +280,7 @@ def _judge(
     assert source is not None
     if source.is_dir():
         if describe_store(source).kind != "features":
-            fix = "train a model and give its run, or embed the store with derts data embed"
+            fix = f"give a run, or a pretrained backbone: efficientnet-lite0 --data {source}"
             raise DertsError(f"{source} is a store of images: {fix}")
         return judge_items(None, chosen_splits(open_store(source), split), str(source)), str(source)
     matrix = read_matrix(source, options.labels)

@@ -86,7 +86,7 @@ class EvaluateOptions(DataOptions):
 
 
 def runs(options: RunsOptions) -> None:
-    from derts.report.read import RunStory
+    from derts.report.read import RunHistory
     from derts.training.run_folder import Run
 
     if not options.folder.is_dir():
@@ -95,13 +95,13 @@ def runs(options: RunsOptions) -> None:
     rows = [("run", "learner", "strategy", "data", "seed", "status", "accuracy")]
     for file in files:
         try:
-            story = RunStory(Run.open(file.parent))
+            history = RunHistory(Run.open(file.parent))
         except (DertsError, OSError):
             rows.append((str(file.parent), "", "", "", "", "cannot be read", ""))
             continue
-        config = story.config
+        config = history.config
         about = config.learner.name, config.strategy.name, Path(config.data).name, str(config.seed)
-        rows.append((str(file.parent), *about, story.status, story.reached))
+        rows.append((str(file.parent), *about, history.status, history.reached))
     if len(rows) == 1:
         raise DertsError(f"no run folder in {options.folder}: derts train makes one")
     print(table_text(rows))

@@ -1,4 +1,14 @@
-"""Stage 1: images or features with labels, from any source to a Table."""
+"""Stage 1: images or features with labels, from any source to a Table.
+
+opening            a path -> a Source, or the tables of a store
+folders, imagenet  a Source -> its splits, listed (sources)
+prepare            a Source -> a store, its images decoded (decode, safe_pickle)
+matrices           features with labels -> a store
+store              a store -> tables, checked; store_writing makes it whole or not at all
+dataset, glyphs    a table without a store
+table              what all later stages ask of data
+streaming          a table -> on the GPU, or streamed to it
+"""
 
 from derts.data.dataset import from_dataset
 from derts.data.glyphs import glyphs

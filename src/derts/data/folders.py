@@ -13,6 +13,7 @@ from derts.data.decode import formats
 from derts.data.sources import SPLITS, ListedSplit, Listing, Source, split_of_files
 from derts.errors import DertsError
 
+SPLIT_FOLDERS, CLASS_FOLDERS = "class folders", "folder of classes"  # kinds of a Source
 _SPLIT_NAMES = {
     "train": ("train", "training"),
     "val": ("val", "validation", "valid"),
@@ -32,9 +33,9 @@ _NO_PHOTOGRAPHS = frozenset({".pdf", ".eps", ".ps", ".mpg", ".mpeg", ".h5", ".hd
 def detect(path: Path) -> Source | None:
     """The source in `path`, if it holds class folders with at least one image."""
     if splits := _split_folders(path):
-        return Source("class folders", path, partial(_list, splits))
+        return Source(SPLIT_FOLDERS, path, partial(_list, splits))
     if any(True for folder in _folders(path) for _ in _photographs(folder)):
-        return Source("folder of classes", path, partial(_list, {"": path}))
+        return Source(CLASS_FOLDERS, path, partial(_list, {"": path}))
     return None
 
 

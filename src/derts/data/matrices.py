@@ -108,6 +108,8 @@ def read_matrix(path: Path | str, labels: Path | None = None, *, labelled: bool 
     if not path.is_file():
         raise DertsError(f"{path} does not exist: give a .npz, .npy or .parquet file of features")
     ending, beside = path.suffix.lower(), path.with_name("labels.csv")
+    if ending not in ENDINGS:
+        raise DertsError(f"{path} holds no features: give a .npz, .npy or .parquet file of them")
     try:
         if ending == ".npy":
             values = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))

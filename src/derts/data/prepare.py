@@ -74,31 +74,22 @@ def prepare(
     'train: 1 images 8×8×3, 1 classes of 1'
     """
     destination = Path(os.path.abspath(destination))
-    for name, value, low, high in (
-        ("size", size, 1, 4096),
-        ("workers", workers, 0, 1000),
-        ("min_images", min_images, 1, 10**9),
-        ("class_level", class_level, 0, 100),
-    ):
-        if not low <= value <= high:
-            raise DertsError(f"{name} {value} is out of range: give {low} to {high:,}")
+    _check_ranges(size, workers, min_images, class_level)
     found = find_source(source)
-    is_folder = found.kind.startswith(("class", "folder"))
+    is_folder = found.kind in (folders.SPLIT_FOLDERS, folders.CLASS_FOLDERS)
     if is_folder and destination.is_relative_to(found.path.resolve()):
         raise DertsError(f"{destination} lies inside the source: choose a place outside of it")
     if (min_images > 1 or class_level) and not is_folder:
         raise DertsError("min_images and class_level are for class folders: leave them out")
-    listing = Listing(seed, split_fractions, min_images, class_level)
+    listing = Listing(seed, split_fractions, min_images, class_level)  # notes what it leaves out
     with disk_errors(destination):
-        splits = found.splits(listing)
+        splits = found.list_splits(listing)
         settings = {"size": size, "grayscale": grayscale}
         fingerprint = _fingerprint(found, splits, settings)
-        with suppress(DertsError):  # whatever is there is no such store
-            store = describe_store(destination)
-            is_same = store.fingerprint == fingerprint and (skip_broken or not store.left_out)
-            if is_same and not overwrite:
-                notes = ["it is prepared already", *folders.left_out_notes(listing)]
-                return Prepared(store, notes=tuple(notes))
+        done = None if overwrite else _same_store(destination, fingerprint, skip_broken)
+        if done is not None:
+            notes = ["it is prepared already", *folders.left_out_notes(listing)]
+            return Prepared(done, notes=tuple(notes))
         check_destination(destination, overwrite=overwrite)
         partial = destination.with_name(destination.name + ".partial")
         partial.mkdir(parents=True, exist_ok=True)
@@ -114,6 +105,26 @@ def prepare(
         work.journal.unlink()
         publish(partial, store)
     return Prepared(store, resumed, tuple(notes))
+
+
+def _check_ranges(size: int, workers: int, min_images: int, class_level: int) -> None:
+    for name, value, low, high in (
+        ("size", size, 1, 4096),
+        ("workers", workers, 0, 1000),
+        ("min_images", min_images, 1, 10**9),
+        ("class_level", class_level, 0, 100),
+    ):
+        if not low <= value <= high:
+            raise DertsError(f"{name} {value} is out of range: give {low} to {high:,}")
+
+
+def _same_store(destination: Path, fingerprint: str, skip_broken: bool) -> StoreDescription | None:
+    """The store of an earlier call with the same work, if there is one."""
+    with suppress(DertsError):  # whatever is there is no such store
+        store = describe_store(destination)
+        if store.fingerprint == fingerprint and (skip_broken or not store.left_out):
+            return store
+    return None
 
 
 @dataclass
@@ -209,9 +220,15 @@ class _Preparation:
                     raise DertsError(f"{lost} ({file}: {reason}): replace its images, or remove it")
             images = split.images
             names = [images.name(index) for index in kept.tolist()] if images.root else None
-            shape, labels = (self.size, self.size, self.channels), split.labels[kept]
-            about = torch.from_numpy(labels), split.class_names, split.categories, names
-            entries[name] = finish_split(self.partial, name, SplitContent((), shape, *about))
+            content = SplitContent(
+                (),  # `decode` has written the pixels already
+                (self.size, self.size, self.channels),
+                torch.from_numpy(split.labels[kept]),
+                split.class_names,
+                split.categories,
+                names,
+            )
+            entries[name] = finish_split(self.partial, name, content)
         return entries
 
 

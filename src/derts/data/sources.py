@@ -90,7 +90,7 @@ class Source:
 
     kind: str
     path: Path
-    splits: Callable[[Listing], dict[str, ListedSplit]] = field(repr=False)
+    list_splits: Callable[[Listing], dict[str, ListedSplit]] = field(repr=False)
 
 
 def check_unpacked_size(paths: list[Path]) -> None:

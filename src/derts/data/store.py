@@ -71,10 +71,17 @@ class SplitEntry:
         categories = None if categories is None else tuple(map(str, categories))
         if categories is not None and len(categories) != len(classes):
             raise ValueError("categories and classes differ in number")
-        sums = str(entry["sha256"]), str(entry["labels_sha256"])
-        more = str(entry["sample_sha256"]), str(entry["names_sha256"])
-        about = (*sums, (low, high), classes, categories, *more)
-        return SplitEntry(int(entry["count"]), shape, *about)
+        return SplitEntry(
+            count=int(entry["count"]),
+            shape=shape,
+            sha256=str(entry["sha256"]),
+            labels_sha256=str(entry["labels_sha256"]),
+            per_class=(low, high),
+            classes=classes,
+            categories=categories,
+            sample_sha256=str(entry["sample_sha256"]),
+            names_sha256=str(entry["names_sha256"]),
+        )
 
 
 @dataclass(frozen=True)
@@ -136,9 +143,14 @@ def describe_store(path: Path | str) -> StoreDescription:
                 raise ValueError(f"split name {name!r}")
             if entry.kind != kind:
                 raise ValueError(f"a store of {kind} whose shapes are others")
-        origin, settings = dict(content["origin"]), dict(content["settings"])
-        about = str(content["fingerprint"]), int(content["left_out"])
-        return StoreDescription(path, origin, settings, *about, splits)
+        return StoreDescription(
+            path,
+            origin=dict(content["origin"]),
+            settings=dict(content["settings"]),
+            fingerprint=str(content["fingerprint"]),
+            left_out=int(content["left_out"]),
+            splits=splits,
+        )
     except FileNotFoundError:
         raise DertsError(f"{path} is no prepared store (it has no store.json): {REMAKE}") from None
     except (OSError, KeyError, TypeError, ArithmeticError, ValueError, AttributeError) as error:

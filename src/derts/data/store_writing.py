@@ -38,8 +38,10 @@ class SplitContent:
     @classmethod
     def of(cls, table: Table, names: Sequence[str] | None = None) -> Self:
         """A table's items as they are."""
-        about = table.class_names, table.categories, names
-        return cls(table.items.split(512), table.item_shape, table.labels, *about)
+        return cls(
+            table.items.split(512), table.item_shape, table.labels, table.class_names,
+            table.categories, names,
+        )  # fmt: skip
 
 
 def save_table(
@@ -74,8 +76,9 @@ def write_store(
                 (partial / name).write_bytes(content)
             digests = "".join(entry.sha256 + entry.labels_sha256 for entry in entries.values())
             fingerprint = hashlib.sha256(digests.encode()).hexdigest()
-            about = dict(settings or {}), fingerprint
-            description = StoreDescription(destination, origin, *about, 0, entries)
+            description = StoreDescription(
+                destination, origin, dict(settings or {}), fingerprint, left_out=0, splits=entries
+            )
             publish(partial, description)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -137,15 +140,15 @@ def finish_split(folder: Path, name: str, split: SplitContent) -> SplitEntry:
         (folder / f"{name}_names.json").write_bytes(names)
     counts = np.bincount(labels, minlength=len(classes))
     return SplitEntry(
-        len(labels),
-        split.item_shape,
-        data_digest(items),
-        data_digest(label_path),
-        (int(counts.min(initial=len(labels))), int(counts.max(initial=0))),
-        classes,
-        split.categories,
-        sample_digest(items),
-        hashlib.sha256(names).hexdigest() if names else "",
+        count=len(labels),
+        shape=split.item_shape,
+        sha256=data_digest(items),
+        labels_sha256=data_digest(label_path),
+        per_class=(int(counts.min(initial=len(labels))), int(counts.max(initial=0))),
+        classes=classes,
+        categories=split.categories,
+        sample_sha256=sample_digest(items),
+        names_sha256=hashlib.sha256(names).hexdigest() if names else "",
     )
 
 

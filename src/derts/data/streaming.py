@@ -1,17 +1,49 @@
-"""Items that do not fit beside the model: fetched batch by batch, the next one meanwhile."""
+"""Items on the device that computes, or streamed to it: the next batch while one is used."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 
+from derts.config import HardwareConfig
+from derts.data.opening import open_data
 from derts.data.table import Table
+from derts.hardware import choose_device
 
 AHEAD = 2  # batches under way at once
 Fetched = tuple[torch.Tensor, Callable[[], None]]
+
+
+def image_memory(device: torch.device) -> float:
+    """Bytes of a device that images may take: half of what is free on a GPU, no limit elsewhere."""
+    return torch.cuda.mem_get_info(device)[0] / 2 if device.type == "cuda" else math.inf
+
+
+def place_table(images: Table, device: torch.device, memory_gib: float | None = None) -> Table:
+    """Images on a GPU where they fit into its `image_memory`, or half of a limit; else streamed."""
+    if images.device.type == "cuda":
+        return images
+    most = image_memory(device)
+    if memory_gib is not None and device.type == "cuda":
+        most = min(most, memory_gib * 2**29)
+    if images.items.nbytes < most:
+        return images.to(device) if device.type == "cuda" else images
+    return StreamedTable.of(images, device)
+
+
+@lru_cache(maxsize=2)
+def placed_tables(data: str, hardware: HardwareConfig) -> Mapping[str, Table]:
+    """Data for several runs of one process: opened once, and on a GPU it stays there."""
+    device, tables = choose_device(hardware), open_data(data)
+    if device.type == "cpu":
+        return tables
+    limit = hardware.memory_gib
+    return {split: place_table(table, device, limit) for split, table in tables.items()}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -29,9 +61,10 @@ class StreamedTable(Table):
     @staticmethod
     def of(table: Table, target: torch.device) -> StreamedTable:
         """The same items, streamed to a device."""
-        about = (table.class_names, table.split, table.categories)
-        numbered = torch.empty(0, device=target).device  # cuda is cuda:0
-        return StreamedTable(table.items, table.labels, *about, numbered)
+        return StreamedTable(
+            table.items, table.labels, table.class_names, table.split, table.categories,
+            target=torch.empty(0, device=target).device,  # cuda is cuda:0
+        )  # fmt: skip
 
     @property
     def gathers_to(self) -> torch.device:

@@ -41,9 +41,14 @@ class Table:
         return tuple(self.items.shape[1:])
 
     @property
+    def of_features(self) -> bool:
+        """Whether items are rows of features, not images."""
+        return len(self.item_shape) == 1
+
+    @property
     def noun(self) -> str:
         """What an item is called in a message."""
-        return "row" if len(self.item_shape) == 1 else "image"
+        return "row" if self.of_features else "image"
 
     @property
     def device(self) -> torch.device:
@@ -165,7 +170,7 @@ def with_rotated_classes(images: Table, classes: Sequence[str] | None = None) ->
     >>> rotated.images[:2].flatten(1).tolist()
     [[0, 1, 2, 3], [1, 3, 0, 2]]
     """
-    if len(images.item_shape) != 3:
+    if images.of_features:
         raise DertsError("features cannot be rotated: leave out --tasks.rotated")
     height, width, _ = images.item_shape
     if height != width:

@@ -26,6 +26,7 @@ LIST_GROWTH = 1.7  # of the number of picks until lists are shortened
 GROWTH = 1.4  # of the number of picks until lists are looked at again
 BYTES_PER_ENTRY = 24  # column and value, and the copies while the lists are made
 SAMPLED_ROWS = 32
+MANY_CANDIDATES = 64  # for one pick: drawing them together takes their number squared
 
 Picks = tuple[Integers, Doubles, Floats]
 """Picks int64 [K], gains float64 [K] and distances to the nearest pick, float32 [N], scaled."""
@@ -135,26 +136,50 @@ def lazy(distances: Distances, k: int, counts: Floats | None = None) -> Picks:
     return np.array(picks), np.array(gains), nearest
 
 
-def stochastic(distances: Distances, k: int, epsilon: float, seed: int) -> Picks:
-    """Stochastic greedy: each pick is the best of ⌈(N/K)·ln(1/ε)⌉ rows drawn without replacement.
+def stochastic(distances: Distances, places: Integers) -> Picks:
+    """Stochastic greedy: each pick is the best of some rows drawn by `candidate_places`.
 
-    Within 1 − 1/e − ε of the optimum in expectation.
+    Of ⌈(N/K)·ln(1/ε)⌉, so within 1 − 1/e − ε of the optimum in expectation.
     """
-    count, generator = distances.count, np.random.default_rng(seed)
-    size = math.ceil(count / k * math.log(1 / epsilon))
+    count = distances.count
     nearest: Floats = np.full(count, distances.totals()[1], np.float32)
     remaining = np.arange(count)
     picks: list[int] = []
     gains: list[float] = []
-    for left in range(count, count - k, -1):
-        places = generator.choice(left, min(size, left), replace=False, shuffle=False)
-        drawn = np.sort(remaining[places])
+    for number, drawn_places in enumerate(places):
+        left = count - number
+        at = drawn_places[:left]
+        drawn = np.sort(remaining[at])
         exact = distances.exact_gains(drawn, nearest)
         best = int(exact.argmax())
         picks.append(int(drawn[best]))
         gains.append(float(exact[best]))
         # The last one fills the gap, so that no pick costs a pass over all rows.
-        place = int(places[remaining[places] == drawn[best]][0])
-        remaining[place] = remaining[left - 1]
+        remaining[at[remaining[at] == drawn[best]][0]] = remaining[left - 1]
         nearest = np.minimum(nearest, distances.row(picks[-1]))
     return np.array(picks), np.array(gains), nearest
+
+
+def candidate_places(count: int, k: int, epsilon: float, seed: int) -> Integers:
+    """Which of the rows that are left are looked at for each pick: places int64 [K, size].
+
+    Different ones in every row (Floyd's method); where fewer than `size` are left, all of them
+    come first.
+    """
+    size = min(count, math.ceil(count / k * math.log(1 / epsilon)))
+    generator, left = np.random.default_rng(seed), count - np.arange(k)
+    if size > MANY_CANDIDATES:
+        drawn = [
+            generator.choice(int(n), min(size, int(n)), replace=False, shuffle=False) for n in left
+        ]
+        return np.stack([np.pad(places, (0, size - len(places))) for places in drawn])
+    fractions = generator.random((k, size))
+    found = np.empty((k, size), np.int64)
+    for column in range(size):
+        most = np.maximum(left - size + column, 0)
+        place = (fractions[:, column] * (most + 1)).astype(np.int64)
+        taken = (found[:, :column] == place[:, None]).any(1)
+        found[:, column] = np.where(taken, most, place)
+    few = left < size
+    found[few] = np.arange(size)
+    return found

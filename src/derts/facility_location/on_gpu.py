@@ -1,4 +1,4 @@
-"""Exact greedy on a GPU, where one of the hand-written kernels can do it: the CPU's answer."""
+"""Greedy on a GPU, where one of the hand-written kernels can do it: the CPU's answer."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -20,6 +20,7 @@ from derts.facility_location.distances import (
 BLOCK_ENTRIES = 1 << 26
 KERNEL_ROWS = 1 << 14  # each of the kernel's programs holds a number for every row
 KERNEL_DIMENSIONS = 32  # more, and a matrix product in float64 pays
+MOST_CANDIDATES = 64  # for one pick: each has a program, and all run at once
 LARGE_ROWS = 1 << 17  # each program of the kernel without a matrix holds a 128th of the gains
 
 
@@ -30,19 +31,27 @@ def kernels_run_on(device: torch.device) -> bool:
 
 
 def greedy_on_gpu(
-    points: Tensor, k: int, memory_limit_gib: float
+    points: Tensor, k: int, memory_limit_gib: float, places: Integers | None = None
 ) -> tuple[Integers, Doubles, Floats, Integers, float] | None:
     """The exact greedy picks among ``points`` [N, d]; None where no kernel can find them.
 
-    Returns picks int64 [K], gains float64 [K], distances to the nearest pick float32 [N], that
-    pick's position int64 [N], and the unit of gains and distances.
+    With ``places``, `greedy.candidate_places`, those of stochastic greedy. Returns picks int64 [K],
+    gains float64 [K], distances to the nearest pick float32 [N], that pick's position int64 [N],
+    and the unit of gains and distances.
     """
     if not kernels_run_on(points.device):
         return None
     distances = DeviceDistances(points, memory_limit_gib)
-    if distances.kept is None and (len(points) > LARGE_ROWS or not distances.by_kernel):
+    if places is not None:
+        if distances.kept is None or places.shape[1] > MOST_CANDIDATES:
+            return None
+        from derts.facility_location.gpu_kernels import stochastic_kept
+
+        found = stochastic_kept(distances.kept, torch.from_numpy(places))
+    elif distances.kept is None and (len(points) > LARGE_ROWS or not distances.by_kernel):
         return None
-    found = distances.greedy(k)
+    else:
+        found = distances.greedy(k)
     parts = (*found, distances.assign(found[0], found[2]))
     # All in one piece, for each would wait for the device; float64 holds them exactly.
     together = torch.cat([values.double() for values in parts]).cpu()

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from derts.errors import DertsError
 from derts.facility_location.distances import Distances, Floats, Integers
-from derts.facility_location.greedy import greedy, lazy, stochastic
+from derts.facility_location.greedy import candidate_places, greedy, lazy, stochastic
 from derts.facility_location.on_gpu import greedy_on_gpu
 
 Engine = Literal["greedy", "lazy", "stochastic"]
@@ -147,8 +147,8 @@ def select(
     the faster. ``stochastic`` looks at ⌈(N/K)·ln(1/epsilon)⌉ rows drawn with ``seed`` for each
     pick. The N × N distances are kept in memory up to ``memory_limit_gib`` and recomputed by
     blocks above it, with the same answer. Gradients on an NVIDIA GPU, or sent there by ``device``,
-    stay there for ``greedy`` up to 16,384 rows, or 131,072 of at most 32 dimensions; all else is
-    done on the CPU.
+    stay there for ``greedy`` up to 16,384 rows, or 131,072 of at most 32 dimensions, and for
+    ``stochastic`` up to 16,384 with at most 64 candidates; all else is done on the CPU.
 
     >>> select(np.array([[0.0, 0.0], [0.0, 0.1], [9.0, 9.0]]), k=2).indices
     tensor([1, 2])
@@ -173,15 +173,18 @@ def select(
     except (RuntimeError, AssertionError, TypeError) as error:  # torch without CUDA asserts
         reason = str(error).partition("\n")[0][:80]
         raise DertsError(f"device {device} cannot be used here ({reason}): leave it out") from None
-    found = greedy_on_gpu(points, k, memory_limit_gib) if engine == "greedy" else None
+    places = None
+    if engine == "stochastic":
+        places = candidate_places(len(points), k, epsilon, seed)
+    found = None if engine == "lazy" else greedy_on_gpu(points, k, memory_limit_gib, places)
     if found is None:
         distances = Distances(points.cpu(), memory_limit_gib)
-        if engine == "greedy":
-            picked = greedy(distances, k, memory_limit_gib)
+        if places is not None:
+            picked = stochastic(distances, places)
         elif engine == "lazy":
             picked = lazy(distances, k)
         else:
-            picked = stochastic(distances, k, epsilon, seed)
+            picked = greedy(distances, k, memory_limit_gib)
         found = *picked, assign(distances, picked[0], picked[2]), distances.scale
     picks, gains, nearest, assignment, scale = found
     return Selection(

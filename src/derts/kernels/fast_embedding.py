@@ -28,32 +28,32 @@ class FastEmbedding(Embedding):
         self.device = device
         self.precision = precision
         self.kernels = precision == torch.bfloat16 and usable_on(device)
-        self._products: PatchSums | None = None
+        self._patch_sums: PatchSums | None = None
 
     def __call__(
-        self, images: Tensor, dtype: torch.dtype, products: Tensor | None = None
+        self, images: Tensor, dtype: torch.dtype, patch_products: Tensor | None = None
     ) -> Tensor:
         flat = images.flatten(0, 1)
         if self.kernels and can_fuse(self.backbone, images.shape[2:]):
-            found = fused(self.backbone, flat, _operations(), products)
+            found = fused(self.backbone, flat, _operations(), patch_products)
         else:
             found = self.run(self.backbone, flat, dtype)
         return found.to(dtype).reshape(*images.shape[:2], -1)
 
-    def products_of(self, table: Table, indices: Tensor) -> Tensor | None:
-        """Patch products of images at indices [...], if `prepare_products` made their table's."""
-        if self._products is None or self._products.table is not table:
+    def patch_products_of(self, table: Table, indices: Tensor) -> Tensor | None:
+        """Those of images at indices [...], if `prepare_patch_products` made their table's."""
+        if self._patch_sums is None or self._patch_sums.table is not table:
             return None
-        return self._products.of(send(indices, self.device))
+        return self._patch_sums.of(send(indices, self.device))
 
-    def products_pay(self, table: Table) -> bool:
+    def patch_products_pay(self, table: Table) -> bool:
         """Whether updates on these images are faster where their patch products are known."""
         shape = table.item_shape
         return self.kernels and can_fuse(self.backbone, shape) and kernels_read(shape)
 
-    def prepare_products(self, table: Table) -> None:
-        if self.products_pay(table) and PatchSums.worthwhile(table):
-            self._products = PatchSums(table, _operations())
+    def prepare_patch_products(self, table: Table) -> None:
+        if self.patch_products_pay(table) and PatchSums.worthwhile(table):
+            self._patch_sums = PatchSums(table, _operations())
 
     def inner_products(
         self, features: Tensor, rows: Tensor, support: int, tasks_at_once: int

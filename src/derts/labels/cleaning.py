@@ -13,7 +13,7 @@ from derts.data.store import StoreDescription, store_settings
 from derts.data.store_writing import SplitContent, write_store
 from derts.errors import DertsError
 from derts.files import read_csv
-from derts.labels.judged import JudgedItems, judge
+from derts.labels.judging import JudgedItems, judge
 from derts.labels.trust import Trust
 
 FEWEST = 20  # images that a class keeps, if it has them
@@ -45,44 +45,24 @@ def changes_by_trust(
     moved to a class of another split: test images stay what nothing was trained on.
     """
     trust, names = judged.trust, judged.trust.classes
-    given, suggestion = trust.given.tolist(), trust.suggestion.tolist()
-    right, sure = trust.probability.tolist(), trust.sure.tolist()
-    of_split = {split: set(table.class_names) for split, table in judged.tables.items()}
-    to: dict[int, int | None] = {}
-    for image, (split, _) in enumerate(judged.places):
-        if split not in splits:
-            continue
-        other = suggestion[image] != given[image] and names[suggestion[image]] in of_split[split]
-        if rule != "drop" and other and sure[image] >= precision:
-            to[image] = suggestion[image]
-        elif rule != "relabel" and right[image] < 0.5:
-            to[image] = None
-    _keep_enough(to, trust)
-    order = sorted(to, key=right.__getitem__)
-    new = {image: None if number is None else names[number] for image, number in to.items()}
-    return [LabelChange(image, new[image], "trust") for image in order]
-
-
-def _keep_enough(to: dict[int, int | None], trust: Trust) -> None:
-    """Take back the changes of a class's most trusted images until it has enough."""
-    sizes = torch.bincount(trust.given, minlength=len(trust.classes))
-    counts = sizes.tolist()
-    leaving: dict[int, list[int]] = {}
-    for image in sorted(to, key=lambda one: float(trust.probability[one])):
-        number, new = int(trust.given[image]), to[image]
-        leaving.setdefault(number, []).append(image)
-        counts[number] -= 1
-        if new is not None:
-            counts[new] += 1
-    waiting = list(range(len(counts)))
-    while waiting:
-        number = waiting.pop()
-        while counts[number] < min(FEWEST, int(sizes[number])) and leaving.get(number):
-            new = to.pop(leaving[number].pop())
-            counts[number] += 1
-            if new is not None:
-                counts[new] -= 1
-                waiting.append(new)
+    chosen, known = torch.zeros(2, len(judged), dtype=torch.bool)  # known: the suggestion is there
+    start = 0
+    for split, table in judged.tables.items():
+        part = slice(start, start + len(table))
+        own = torch.tensor([name in table.class_names for name in names])
+        chosen[part], known[part] = split in splits, own[trust.suggestion[part]]
+        start = part.stop
+    sure = known & (trust.suggestion != trust.given) & (trust.sure >= precision)
+    classes = trust.given.clone()
+    if rule != "relabel":
+        classes[chosen & (trust.probability < 0.5)] = -1
+    if rule != "drop":
+        classes = torch.where(chosen & sure, trust.suggestion, classes)
+    classes = trust.with_enough(classes, FEWEST)
+    changed = (classes != trust.given).nonzero().squeeze(1)
+    order = changed[trust.probability[changed].argsort(stable=True)]
+    new = [None if number < 0 else names[number] for number in classes[order].tolist()]
+    return [LabelChange(*one, "trust") for one in zip(order.tolist(), new, strict=True)]
 
 
 def read_review(path: Path, judged: JudgedItems) -> dict[int, LabelChange | None]:

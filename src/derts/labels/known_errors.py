@@ -15,7 +15,7 @@ from derts.data.store_writing import SplitContent, write_store
 from derts.data.table import Table
 from derts.errors import DertsError
 from derts.files import read_csv, regular
-from derts.labels.judged import JudgedItems
+from derts.labels.judging import JudgedItems
 from derts.tasks.randomness import generator
 
 TRUE_LABELS = "true_labels.npy"
@@ -61,7 +61,10 @@ def _read_confusions(path: Path, class_names: tuple[str, ...]) -> Tensor:
     number_of = {name: number for number, name in enumerate(class_names)}
     found = torch.zeros(len(class_names), len(class_names), dtype=torch.float64)
     try:
-        for row in read_csv(path):
+        rows = read_csv(path)
+        if not rows:
+            raise DertsError(f"{path} has no rows: write columns class, given and share")
+        for row in rows:
             share = float(row["share"])
             if not 0 <= share <= 1:
                 raise ValueError
@@ -97,9 +100,18 @@ def corrupt_labels(labels: Tensor, confusion: Tensor, seed: int) -> Tensor:
 
 
 def corrupt_store(
-    tables: Mapping[str, Table], source: str, destination: Path, given: Tensor
+    tables: Mapping[str, Table],
+    source: str,
+    destination: Path,
+    given: Tensor,
+    *,
+    overwrite: bool = False,
 ) -> StoreDescription:
     """Write a store whose training images have the given labels; the true ones lie beside it."""
+    if destination.resolve() == Path(source).resolve():
+        raise DertsError(f"{destination} is the source itself: choose another destination")
+    if (Path(source) / TRUE_LABELS).exists():
+        raise DertsError(f"{source} has wrong labels already: take the store that it was made from")
     if "true" in tables:
         raise DertsError(f"a split called 'true' would be mixed up with {TRUE_LABELS}: rename it")
     contents = {
@@ -110,7 +122,9 @@ def corrupt_store(
     np.save(true, tables["train"].labels.numpy().astype("<i8"), allow_pickle=False)
     origin = {"kind": "corrupted", "name": Path(source).name}
     beside, settings = {TRUE_LABELS: true.getvalue()}, store_settings(source)
-    return write_store(contents, destination, origin, settings=settings, beside=beside)
+    return write_store(
+        contents, destination, origin, settings=settings, beside=beside, overwrite=overwrite
+    )
 
 
 def true_labels(store: str, images: Table) -> Tensor:

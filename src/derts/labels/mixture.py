@@ -20,16 +20,19 @@ import torch
 from torch import Tensor
 
 from derts.distributed import Group
+from derts.errors import DertsError
 from derts.labels.trust import Trust
 
 START_WRONG = 0.3  # share of wrong labels that the search for pairs begins with
-BLOCK = 1 << 24  # numbers that a block of images may take, features and classes each
+BLOCK = 1 << 24  # numbers that a block of images may take, features and classes each …
+BLOCK_ON_CPU = 1 << 20  # … and as many as stay in its cache
 BELIEFS: tuple[float, ...] = tuple(2.0 ** (step / 2) for step in range(-16, 5))  # β, to be tried
 NEAR = 2  # places in that list, up and down, from one round to the next
 RATES = (0.005, 0.02, 0.05, *(step / 20 for step in range(2, 18)))  # of wrong labels, likewise
 SHRINKAGE = 10.0  # images per dimension with which the spread within classes is half believed
 CLEAN_GAIN = 0.01  # nats per label by which wrong labels must explain more than none at all
-SAMPLED = 20_000  # images, at most, by which β is chosen
+SAMPLED = 5_000  # images, about, by which β is chosen
+SUPPOSED_WRONG = 0.1  # share of the labels, to say how many of them would be seen
 PRIOR_WRONG = 0.02  # the rate of wrong labels before anything was seen …
 PRIOR_IMAGES = 20.0  # … which weighs as much as so many images
 FEWEST_CONFUSED = 0.05  # of a class's images, where two classes are a pair that labels confuse
@@ -48,13 +51,14 @@ class Mixture:
     ) -> None:
         self.rows, self.given, self.sizes, self.group = rows, given, sizes.to(rows.device), group
         self.count, self.dim = len(sizes), rows.shape[1]
-        self.block = max(1, BLOCK // max(self.dim, self.count))
+        block = BLOCK_ON_CPU if rows.device.type == "cpu" else BLOCK
+        self.block = max(self.count, block // max(self.dim, self.count))
         self.images = float(sizes.sum())
         self.trusted = torch.ones(len(rows), device=rows.device)
         self.lengths = torch.zeros(len(rows), dtype=rows.dtype, device=rows.device)  # whitened, ²
         first = self._sum(lambda part: rows[part].double().sum(0))
         self.centre = (first / self.images).to(rows.dtype)
-        self.strength, self.belief, self.likelihood = strength, 1.0, 0.0
+        self.strength, self.belief = strength, 1.0
         self.tried = range(len(BELIEFS))  # which values of β; later those near the best one
         self.pairs: Tensor | None = None  # bool [true, given]: what alone may be confused, if known
         self.common = self._all_alike(START_WRONG)
@@ -63,6 +67,7 @@ class Mixture:
         self.other, self.other_mass = given.clone(), torch.zeros(len(rows), device=rows.device)
         self.own_mass = torch.zeros(len(rows), device=rows.device)
         self.share = self.sizes / self.images  # of true classes
+        self._set_prior()
 
     def _parts(self, step: int = 1) -> Iterator[slice]:
         """Every `step`-th image, a block at a time."""
@@ -92,6 +97,7 @@ class Mixture:
             self.belief, rate = self._best_belief_and_rate()
             self.common, self.counts = self._all_alike(rate), self.counts * 0
             self.own_mass, self.other_mass = self.own_mass * 0, self.other_mass * 0
+            self._set_prior()
         else:
             self.belief = self._best_belief() * sharper
         counts = torch.zeros_like(self.counts)
@@ -111,6 +117,7 @@ class Mixture:
             self.counts = self.counts * self.pairs
             total = self.counts.sum()
         self.share = (self.counts.sum(1) + 1) / (total + self.count)
+        self._set_prior()
 
     def keep_pairs(self) -> None:
         """From here on only those classes are confused that are confused often.
@@ -162,43 +169,45 @@ class Mixture:
         shrinkage = SHRINKAGE * dim / (SHRINKAGE * dim + freedom)
         identity = torch.eye(dim, dtype=torch.float64, device=self.rows.device)
         mixed = (1 - shrinkage) * covariance + (shrinkage + 1e-6) * level * identity
+        if not bool(mixed.isfinite().all()):
+            fix = "scale them to numbers of about 1"
+            raise DertsError(f"the features are too large to compute their spread: {fix}")
         root = torch.linalg.cholesky(mixed)  # x ↦ x L⁻ᵀ for mixed = L Lᵀ
         whiten: Tensor = torch.linalg.solve_triangular(root, identity, upper=False).T
         return whiten.to(self.rows)
 
     def _distances(self, part: slice) -> Tensor:
         """Squared distances [n, C] to the prototypes, each image left out of its own."""
-        lengths = self.lengths[part, None] + self.prototypes.square().sum(1)
-        found = (lengths - 2 * (self.rows[part] - self.centre) @ self.directions).clamp(min=0)
+        lengths = self.prototypes.square().sum(1)
+        found = torch.addmm(lengths, self.rows[part] - self.centre, self.directions, alpha=-2)
+        found.add_(self.lengths[part, None]).clamp_(min=0)
         given, own = self.given[part, None], self.trusted[part, None]
         mass = self.weights[self.given[part], None].to(own)
         # without itself the mean lies further away; the last one of a class has none
         further = (mass / (mass - own).clamp(min=1e-6)).square().clamp(max=1e4)
         found.scatter_(1, given, found.gather(1, given) * further.to(found))
         empty = self.weights < 1e-6
-        filled: Tensor = found.masked_fill(empty, float("inf")) if bool(empty.any()) else found
-        return filled
+        return found.masked_fill_(empty, float("inf")) if bool(empty.any()) else found
 
     def _posterior(self, part: slice) -> Tensor:
         """P(true class | features, given class) [n, C]."""
-        logits = -0.5 * self.belief * self._distances(part) + self._prior(part)
-        found: Tensor = logits.softmax(1)
-        return found
+        return self._distances(part).mul_(-0.5 * self.belief).add_(self._prior(part)).softmax(1)
+
+    def _set_prior(self) -> None:
+        """Logarithm of P(true class) · P(given class | true class) [given, true]."""
+        size = self.counts.sum(1)
+        self.size, self.pull = size, self.strength * size.clamp(min=1)
+        mixed = (self.counts + self.pull[:, None] * self.common) / (size + self.pull)[:, None]
+        self.prior = (self.share[:, None] * mixed).log().T.to(self.rows.dtype)
 
     def _prior(self, part: slice) -> Tensor:
-        """Logarithm of P(true class) · P(given class | true class) [n, C].
-
-        An image is left out of the confusions that it itself is likely to be a case of.
-        """
-        size = self.counts.sum(1)
-        strength = self.strength * size.clamp(min=1)
-        mixed = (self.counts + strength[:, None] * self.common) / (size + strength)[:, None]
-        found = (self.share[:, None] * mixed).log().T[self.given[part]].to(self.rows.dtype)
-        cells = (self.given[part], self.own_mass[part]), (self.other[part], self.other_mass[part])
-        for true, mass in cells:
-            kept = (self.counts[true, self.given[part]] - mass).clamp(min=0)
-            kept = kept + strength[true] * self.common[true, self.given[part]]
-            chance = self.share[true] * kept / (size[true] - mass + strength[true])
+        """The same for each image [n, C], left out of what it itself is likely a case of."""
+        given = self.given[part]
+        found = self.prior[given]
+        for true, mass in (given, self.own_mass[part]), (self.other[part], self.other_mass[part]):
+            kept = (self.counts[true, given] - mass).clamp(min=0)
+            kept = kept + self.pull[true] * self.common[true, given]
+            chance = self.share[true] * kept / (self.size[true] - mass + self.pull[true])
             found.scatter_(1, true[:, None], chance.log()[:, None].to(found))
         return found
 
@@ -212,8 +221,7 @@ class Mixture:
             share = self.share.log().to(distances)
             found = []
             for belief in BELIEFS:
-                chances = (-0.5 * belief * distances + share).softmax(1).double()
-                right = chances.gather(1, given)
+                right = (-0.5 * belief * distances + share).softmax(1).gather(1, given).double()
                 mixed = (1 - rates) * right + rates * (1 - right) / (self.count - 1)
                 found.append(mixed.clamp(min=1e-300).log().sum(0))
             return torch.stack(found)
@@ -238,22 +246,45 @@ class Mixture:
 
         def likelihoods(part: slice) -> Tensor:
             distances, prior = self._distances(part), self._prior(part)
-            share = self.share.log().to(distances)
-            found = []
-            for tried in self.tried:
-                logits = -0.5 * BELIEFS[tried] * distances
-                joint = (logits + prior).logsumexp(1) - (logits + share).logsumexp(1)
-                found.append(joint.double().sum())
+            found = [self._explained(distances, prior, BELIEFS[tried]) for tried in self.tried]
             return torch.stack(found)
 
-        total = self._sum(likelihoods, step) * step
-        self.likelihood = float(total.max())
-        best = self.tried[int(total.argmax())]
+        best = self.tried[int(self._sum(likelihoods, step).argmax())]
         self._look_near(best)
         belief: float = BELIEFS[best]
         return belief
 
-    def trust(self, names: tuple[str, ...], note: str) -> Trust:
+    def _explained(self, distances: Tensor, prior: Tensor, belief: float) -> Tensor:
+        """Σ log P(given class | features) of images, from their distances and `_prior` [n, C]."""
+        logits = -0.5 * belief * distances
+        share = self.share.log().to(distances)
+        joint = (logits + prior).logsumexp(1) - (logits + share).logsumexp(1)
+        return joint.double().sum()
+
+    def likelihood(self) -> float:
+        """The logarithm of how probable the given labels are, all together."""
+
+        def of(part: slice) -> Tensor:
+            return self._explained(self._distances(part), self._prior(part), self.belief)
+
+        return float(self._sum(of))
+
+    def would_see(self) -> float:
+        """Share that would look wrong of labels wrong by chance, were a tenth of all labels so."""
+        step = max(1, round(self.images / SAMPLED))
+        most = SUPPOSED_WRONG / (1 - SUPPOSED_WRONG) / (self.count - 1)
+
+        def seen(part: slice) -> Tensor:
+            chances = self._distances(part).mul_(-0.5 * self.belief)
+            chances = chances.add_(self.share.log().to(chances)).softmax(1)
+            found = (chances < most * (1 - chances)).scatter_(1, self.given[part, None], False)
+            number = chances.new_tensor(float(len(found)), dtype=torch.float64)
+            return torch.stack((found.sum().double(), number))
+
+        total, images = self._sum(seen, step).tolist()
+        return float(total / (images * (self.count - 1)))
+
+    def trust(self, names: tuple[str, ...], note: str, sees: float) -> Trust:
         """What was found, on the CPU."""
         sure, suggestion = [], []
         counts = torch.zeros(self.count, self.count, dtype=torch.float64, device=self.rows.device)
@@ -276,4 +307,5 @@ class Mixture:
             names,
             note,
             self.pairs_found,
+            sees,
         )

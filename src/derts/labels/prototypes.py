@@ -12,7 +12,7 @@ from torch import Tensor
 from derts.distributed import Group
 from derts.errors import DertsError
 from derts.labels.mixture import BLOCK, Mixture
-from derts.labels.trust import Trust
+from derts.labels.trust import FEW_SEEN, Trust
 
 ROUNDS = 8  # of expectation maximisation …
 FIRST = 3  # … of which the first begin with one rate for all classes, or look for pairs
@@ -25,7 +25,7 @@ ALIKE, PAIRS = 5.0, 0.2  # × a class's images: how much of its confusion is tha
 
 
 def label_trust(
-    features: Tensor | NDArray[Any],
+    features: Tensor | NDArray[Any] | Sequence[Any],
     labels: Tensor | NDArray[Any] | Sequence[Any],
     *,
     classes: Sequence[str] | None = None,
@@ -51,11 +51,11 @@ def label_trust(
     numbers = numbers.to(rows.device)
     count = len(names)
     sizes = group.total(torch.bincount(numbers, minlength=count).double())
-    alone = [names[place] for place in (sizes < 2).nonzero().squeeze(1).tolist()]
-    if count - len(alone) < 2:
+    alone = [names[place] for place in (sizes == 1).nonzero().squeeze(1).tolist()]
+    if (several := int((sizes >= 2).sum())) < 2:
         raise DertsError(
-            f"trust needs two classes with two images or more: {_listed(alone)} has fewer; add "
-            "images or classes"
+            f"trust needs two classes with two images or more, and there "
+            f"{'is' if several == 1 else 'are'} {several}: add images or classes"
         )
     alike = Mixture(rows, numbers, sizes, group, ALIKE)
     pairs = Mixture(rows, numbers, sizes, group, PAIRS)
@@ -64,14 +64,23 @@ def label_trust(
     for number in range(PAIRS_ROUNDS):
         if number in PAIRS_AFTER:
             pairs.keep_pairs()
+            if not pairs.pairs_found:
+                break
         sharper = SHARPER if number < FIRST else 1.0
         pairs.improve(sharper=sharper, whiten=number in (0, FIRST))
-    gained = pairs.likelihood - alike.likelihood - PAIR_COSTS * pairs.pairs_found
-    model = pairs if gained > PAIRS_GAIN * pairs.images else alike
-    note = ""
+    model = alike
+    if pairs.pairs_found:
+        gained = pairs.likelihood() - alike.likelihood() - PAIR_COSTS * pairs.pairs_found
+        model = pairs if gained > PAIRS_GAIN * pairs.images else alike
+    notes, sees = [], alike.would_see() if model is alike else 1.0
     if alone:
-        note = f"a class with one image cannot be judged: {_listed(alone)}"
-    return model.trust(tuple(names), note)
+        notes.append(f"a class with one image cannot be judged: {_listed(alone)}")
+    if sees < FEW_SEEN:
+        notes.append(
+            "these features tell the classes apart too weakly: if a tenth of the labels were "
+            f"wrong, about {100 * sees:.0f}% of these would show"
+        )
+    return model.trust(tuple(names), "; ".join(notes), sees)
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:
@@ -83,7 +92,10 @@ def _numbered(
     labels: Tensor | NDArray[Any] | Sequence[Any], classes: Sequence[str] | None, group: Group
 ) -> tuple[Tensor, list[str]]:
     """Labels as int64 [n] 0 … C − 1, and the names of the C classes."""
-    values = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if isinstance(labels, Tensor):
+        values = labels.detach().cpu().numpy()
+    else:
+        values = _array(labels, "labels differ in length: give one label per image")
     if values.ndim != 1:
         raise DertsError(f"labels have shape {list(values.shape)}; give one label per image")
     if classes is not None:
@@ -99,17 +111,39 @@ def _numbered(
         raise DertsError("several processes need classes=…, the same in all of them")
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise DertsError("some labels are not numbers (NaN): leave those images out")
-    found, places = np.unique(values, return_inverse=True)
+    try:
+        found, places = np.unique(values, return_inverse=True)
+    except TypeError:  # they cannot be sorted
+        raise DertsError(
+            "labels are of several kinds, or some are missing: give all as numbers or all as names"
+        ) from None
     return torch.from_numpy(places.astype(np.int64).reshape(-1)), [str(name) for name in found]
 
 
-def _checked(features: Tensor | NDArray[Any], count: int) -> Tensor:
+def _array(values: Any, wrong: str) -> NDArray[Any]:
+    """As an array; rows of different lengths are refused."""
     try:
+        return np.asarray(values)
+    except ValueError:
+        raise DertsError(wrong) from None
+
+
+def _checked(features: Tensor | NDArray[Any] | Sequence[Any], count: int) -> Tensor:
+    wrong = "features are not numbers: give a matrix [images, dimensions]"
+    if isinstance(features, Tensor):
+        rows = features if features.layout is torch.strided else features.to_dense()
+    else:
+        array = _array(features, wrong)
+        if array.dtype.kind not in "biuf":
+            raise DertsError(wrong)
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+        if min(array.strides, default=0) < 0:  # torch has none of these
+            array = array.copy()
         with warnings.catch_warnings(action="ignore"):  # of memory-mapped arrays: none is written
-            rows = torch.as_tensor(features)
-    except TypeError:
-        raise DertsError("features are not numbers: give a matrix [images, dimensions]") from None
-    if rows.ndim != 2 or len(rows) != count:
+            rows = torch.from_numpy(array)
+    if rows.is_complex():
+        raise DertsError(wrong)
+    if rows.ndim != 2 or len(rows) != count or not rows.shape[1]:
         raise DertsError(
             f"features have shape {list(rows.shape)} beside {count} labels: give a matrix "
             "[images, dimensions] with a row for each label"

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+FEW_SEEN = 0.5  # of labels wrong by chance: features that would show fewer are too weak
+
 
 @dataclass(frozen=True, eq=False)
 class Trust:
@@ -20,6 +22,8 @@ class Trust:
     classes      names of the classes
     note         what cannot be judged; empty where all can
     confused     how many pairs of classes labels confuse; 0 where wrong labels are alike everywhere
+    sees         share that these features would show of labels wrong by chance, were a tenth so; 1
+                 where labels confuse pairs
     """
 
     probability: Tensor
@@ -31,6 +35,7 @@ class Trust:
     classes: tuple[str, ...]
     note: str = ""
     confused: int = 0
+    sees: float = 1.0
 
     def __len__(self) -> int:
         return len(self.probability)
@@ -40,16 +45,25 @@ class Trust:
         """Estimated share of labels that are wrong."""
         return float(1 - self.probability.double().mean()) if len(self) else 0.0
 
+    @property
+    def weak(self) -> bool:
+        """Whether the features would show less than half of the labels wrong by chance."""
+        return self.sees < FEW_SEEN
+
     def kept(self, fewest: int, sure: float = 0.8) -> Tensor:
         """int64 [n]: the class that each image is to be trained as, −1: left out.
 
-        Its own where that is probably right, else the suggestion where that is sure enough. A
-        class of the given labels keeps `fewest` images, if it has them: its most trusted ones.
+        Its own where that is probably right, else the suggestion where that is sure enough.
         """
         moved = (self.suggestion != self.given) & (self.sure >= sure)
         found = torch.where(self.probability >= 0.5, self.given, -1)
-        found = torch.where(moved, self.suggestion, found)
-        refilled: set[int] = set()
+        return self.with_enough(torch.where(moved, self.suggestion, found), fewest)
+
+    def with_enough(self, classes: Tensor, fewest: int) -> Tensor:
+        """Classes [n], −1: left out, of which each of the given labels has `fewest` images, if it
+        had them: those that lack some take their most trusted ones back.
+        """
+        found, refilled = classes.clone(), set[int]()
         while True:  # what a class takes back may leave another one with too few
             counts = torch.bincount(found[found >= 0], minlength=len(self.classes))
             few = set((counts < fewest).nonzero().squeeze(1).tolist()) - refilled
@@ -66,18 +80,6 @@ class Trust:
     def order(self) -> Tensor:
         """int64 [n]: the labels from the least to the most trustworthy."""
         return self.probability.argsort(stable=True)
-
-    def pairs(self, most: int = 10) -> list[tuple[str, str, float]]:
-        """The commonest mistakes: given class, true class, share of the given class's images."""
-        off = self.wrong - torch.diag(self.wrong.diagonal())
-        values, places = off.flatten().sort(descending=True)
-        count = len(self.classes)
-        found = []
-        for value, place in zip(values[:most].tolist(), places[:most].tolist(), strict=True):
-            if value > 0:
-                true, given = divmod(place, count)
-                found.append((self.classes[given], self.classes[true], value))
-        return found
 
     def __repr__(self) -> str:
         return (

@@ -1,4 +1,9 @@
-"""Stage 4: meta-learners that adapt to a support set and classify a query set."""
+"""Stage 4: meta-learners that adapt to a support set and classify a query set.
+
+base           the contract: features, adapt, logits, and the outer loss of a meta-batch
+anil, maml, protonet, wrapped (a model of your own)   one learner each
+pool_features  a whole pool without a graph, for gradients.py and evaluation.py
+"""
 
 from dataclasses import replace
 from typing import Any

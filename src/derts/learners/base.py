@@ -58,10 +58,13 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         floats = (value for value in self.parameters() if value.is_floating_point())
         return next(floats, torch.empty(0))
 
-    def features(self, images: Tensor, products: Tensor | None = None) -> Tensor:
-        """uint8 [T, n, height, width, channels], and what is known of them -> [T, n, dim]."""
+    def features(self, images: Tensor, patch_products: Tensor | None = None) -> Tensor:
+        """uint8 [T, n, height, width, channels] -> [T, n, dim].
+
+        `patch_products` are the embedding's own, where it knows them beforehand.
+        """
         items = self.embedding.embedded(send(images, self.device))
-        return self.embedding(items, self.dtype, products)
+        return self.embedding(items, self.dtype, patch_products)
 
     @abstractmethod
     def adapt(self, features: Tensor, labels: Tensor) -> Adapted:
@@ -83,11 +86,11 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         self.check_way(pool)
         indices = torch.cat((pool.support, pool.query), 1)
         as_they_are = self.training and pool.augmentation is None
-        products = self.embedding.products_of(images, indices) if as_they_are else None
+        known = self.embedding.patch_products_of(images, indices) if as_they_are else None
         pixels = images.gather(indices)
         if pool.augmentation is not None:
             pixels = apply_augmentation(pixels, send(pool.augmentation, pixels.device))
-        features = self.features(pixels, products)
+        features = self.features(pixels, known)
         support, query = features.tensor_split([pool.support.shape[1]], 1)
         adapted = self.adapt(support, send(pool.support_labels, self.device))
         labels, logits = send(pool.query_labels, self.device), self.logits(adapted, query)

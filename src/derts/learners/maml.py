@@ -65,7 +65,7 @@ class MAML(Learner[AdaptedNetwork]):
         self.feature_scale, self.first_order = feature_scale, first_order
         self.network = _Network(self, way)
 
-    def features(self, images: Tensor, products: Tensor | None = None) -> Tensor:
+    def features(self, images: Tensor, patch_products: Tensor | None = None) -> Tensor:
         """uint8 [T, n, height, width, channels], unchanged but on the model's device."""
         return self.embedding.embedded(images.to(self.device, non_blocking=True))
 

@@ -65,7 +65,7 @@ def embed_images(learner: Learner[Any], images: Table, indices: Tensor) -> Tenso
     count, on_gpu = len(indices), learner.device.type == "cuda"
     if on_gpu:
         indices = in_round_numbers(indices)
-    at_once = ROWS if images.noun == "row" else ON_GPU if on_gpu else ON_CPU
+    at_once = ROWS if images.of_features else ON_GPU if on_gpu else ON_CPU
     parts = indices.split(at_once)
     found = []
     for part, following in zip_longest(parts, parts[1:]):

@@ -1,4 +1,10 @@
-"""Stage 3: backbones, from normalised images, or features, to features."""
+"""Stage 3: backbones, from normalised images, or features, to features.
+
+cnn4, resnet12    the papers' (with batch_norm)
+pretrained        EfficientNet-Lite0, timm
+feature_backbone  layers on features
+embedding         how images go through one; kernels/fast_embedding.py does the same faster
+"""
 
 from derts.config import ModelConfig
 from derts.errors import DertsError

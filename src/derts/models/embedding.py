@@ -45,11 +45,11 @@ class Embedding:
         self.preprocess = preprocess
 
     def __call__(
-        self, images: Tensor, dtype: torch.dtype, products: Tensor | None = None
+        self, images: Tensor, dtype: torch.dtype, patch_products: Tensor | None = None
     ) -> Tensor:
         """uint8 [T, n, height, width, channels] -> features [T, n, dim] of a dtype.
 
-        `products` is what `products_of` told about the images.
+        `patch_products` is what `patch_products_of` gave for the images.
         """
         found = self.run(self.backbone, images.flatten(0, 1), dtype)
         return found.reshape(*images.shape[:2], -1)
@@ -75,8 +75,10 @@ class Embedding:
         # rows of features go in as they are
         return images.to(dtype) if images.is_floating_point() else normalised(images, dtype)
 
-    def products_of(self, table: Table, indices: Tensor) -> Tensor | None:
-        """Something known about the images at indices [...] that makes embedding them faster."""
+    def patch_products_of(self, table: Table, indices: Tensor) -> Tensor | None:
+        """Σ p pᵀ over the patches p of images at indices [...], where they are known: the first
+        BatchNorm's statistics follow from it (kernels/patch_sums.py).
+        """
 
     def inner_products(
         self, features: Tensor, rows: Tensor, support: int, tasks_at_once: int
@@ -94,8 +96,8 @@ class Embedding:
         """Whether to capture updates on these images as CUDA graphs."""
         return False
 
-    def prepare_products(self, table: Table) -> None:
-        """Prepare `products_of` for a table that updates draw from, where it pays."""
+    def prepare_patch_products(self, table: Table) -> None:
+        """Prepare `patch_products_of` for a table that updates draw from, where it pays."""
 
     def fast_math(self) -> AbstractContextManager[None]:
         """What training and evaluation run within."""

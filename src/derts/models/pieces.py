@@ -107,7 +107,7 @@ class _Block:
 
     def _look(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, variance = self.moments(values)
-        return mean.new_tensor(values.numel() // values.shape[1]), mean, variance
+        return mean.new_full((), values.numel() // values.shape[1]), mean, variance
 
     def through_statistics(self, n: int, to_weight: Tensor, to_bias: Tensor) -> list[Tensor]:
         """What a value's gradient gets through mean and variance: factor, constant [C, 1, 1]."""

@@ -157,7 +157,7 @@ def draw_case_study(run: GridRun) -> Path | None:
     trainer = open_trainer(run.folder, open_data(data), last=True)
     strategy, seed = trainer.strategy, (run.config.seed, "case-study", 0)
     assert isinstance(strategy, PoolStrategy)
-    drawn = strategy.draw(trainer.context, FRESH)
+    drawn = strategy.draw_pool(trainer.context, FRESH)
     choice = strategy.choose(trainer.context, drawn, seed).settled()
     assert choice.estimate is not None
     left = torch.ones(len(drawn.pool), dtype=torch.bool)

@@ -20,13 +20,13 @@ from typing import Any, Literal
 import torch
 
 from derts.config import HardwareConfig
+from derts.data.streaming import placed_tables
 from derts.errors import DertsError, InterruptedRunError
 from derts.files import LOCK, write_atomically
 from derts.hardware import choose_device, keep_freed_memory
 from derts.paper.runs import GridRun
 from derts.progress import Advance, clock_text, progress, unheard
 from derts.training.run import PASSED_ON, stop_requests, train_in
-from derts.training.step import placed_tables
 
 Ending = Literal["finished", "stopped", "failed"]
 TRIES = 4  # of a run whose node or process Ray has lost

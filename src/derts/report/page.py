@@ -22,7 +22,7 @@ from derts.report.read import (
     settings_table,
 )
 from derts.report.tables import Rows, html_page, html_table
-from derts.training.result import parts as parts_of_rounds
+from derts.training.result import parts_of_rounds
 from derts.training.run_folder import CHANGED
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -76,11 +76,11 @@ def make_report(
     data          where the training images are now, if not where the runs were trained with them
     data_changed  even if the data was prepared anew since
     """
-    stories = read_runs(runs)
-    for story in stories:
-        if story.run.data_changed():  # where it is missing, the page has no pictures
-            story.run.data(data, data_changed)
-    groups = group_runs(stories)
+    histories = read_runs(runs)
+    for history in histories:
+        if history.run.data_changed():  # where it is missing, the page has no pictures
+            history.run.data(data, data_changed)
+    groups = group_runs(histories)
     figures = draw_figures(groups)
     atlas = Atlas()
     views = pool_views(groups, atlas, data)
@@ -144,8 +144,8 @@ def what_it_did(group: RunGroup) -> list[str]:
 
 def _summary(groups: Sequence[RunGroup]) -> str:
     found = "<h2>Summary</h2>"
-    stories = [run for group in groups for run in group.runs]
-    splits = [run.result["split"] for run in stories if run.result is not None]
+    histories = [run for group in groups for run in group.runs]
+    splits = [run.result["split"] for run in histories if run.result is not None]
     if splits:
         rows = comparison_table(finished_results(groups))
         ways = sorted({group.config.tasks.way for group in groups})
@@ -158,7 +158,7 @@ def _summary(groups: Sequence[RunGroup]) -> str:
             about = f"Seeds: {'; '.join(each)}. A difference is over the seeds that both have."
             found += f"<p>{escape(about)}</p>"
     rows = [("run", "strategy", "seed", "status", "updates", "accuracy")]
-    for run in stories:
+    for run in histories:
         chosen = (run.result or {}).get("weights_of_update", run.last_update)
         best = f" (weights of update {chosen})" if chosen != run.last_update else ""
         name, seed = run.config.strategy.name, str(run.config.seed)

@@ -17,7 +17,7 @@ from derts.report.pictures import jpeg_text, to_picture
 from derts.report.read import RunGroup
 from derts.selection.round_record import RoundRecord, pool_digest
 from derts.tasks import TaskPool
-from derts.training.task_drawer import draw_tasks, training_images, training_sampler
+from derts.training.task_drawer import TaskDrawer, training_images
 
 TILE = 40  # pixels of a picture on the page
 COLUMNS = 50
@@ -50,7 +50,7 @@ class Atlas:
         """
         key, kind = (id(images), index), " wrong" if wrong else ""
         name = escape(images.class_names[int(images.labels[index])])
-        if images.noun == "row":
+        if images.of_features:
             return f'<span class="name{kind}">{name}</span>'
         if key not in self.places:
             if len(self.tiles) == MOST_PICTURES:
@@ -84,11 +84,12 @@ def tasks_of_round(
         key = f"{name}, {tasks.classes} rotated" if tasks.rotated else name
         if key not in opened:
             opened[key] = training_images(open_data(name)["train"], tasks)
-        images, seed = opened[key], (config.seed, "pool", record.number)
-        size, most = config.strategy.pool, config.strategy.pool_images
+        images, drawer = opened[key], TaskDrawer(config, opened[key])
         if record.fits(images):
-            sampler = training_sampler(images, tasks, record.labels)
-            pool = draw_tasks(sampler, tasks, size, seed, images=most)
+            if record.labels is not None:
+                drawer.use_labels(record.labels)
+            size, most = config.strategy.pool, config.strategy.pool_images
+            pool = drawer.draw(size, "pool", record.number, most)
             if pool_digest(pool, None if config.model.frozen else images) == record.digest:
                 return images, pool
     except (DertsError, KeyError, ValueError) as error:

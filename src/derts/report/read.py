@@ -1,4 +1,4 @@
-"""What run folders tell: one RunStory per folder, in groups that differ in nothing but the seed."""
+"""What run folders tell: a RunHistory per folder, in groups that differ in the seed alone."""
 
 import math
 from collections import Counter
@@ -21,7 +21,7 @@ from derts.training.run_folder import Event, Run
 KEPT_COLUMN = "wrong labels kept"
 
 
-class RunStory:
+class RunHistory:
     """One run folder, read."""
 
     def __init__(self, run: Run) -> None:
@@ -89,7 +89,7 @@ class RunGroup:
     """Runs that differ in nothing but the seed, under one name."""
 
     name: str
-    runs: tuple[RunStory, ...]
+    runs: tuple[RunHistory, ...]
 
     @property
     def config(self) -> TrainConfig:
@@ -100,30 +100,30 @@ class RunGroup:
         return sorted(run.config.seed for run in self.runs)
 
 
-def read_runs(paths: Sequence[Path | str]) -> list[RunStory]:
+def read_runs(paths: Sequence[Path | str]) -> list[RunHistory]:
     """The runs in the given folders; a folder that only holds run folders stands for these."""
-    found: list[RunStory] = []
+    found: list[RunHistory] = []
     for path in map(Path, paths):
         inner = sorted(file.parent for file in path.glob("*/config.toml"))
         folders = inner if inner and not (path / "config.toml").exists() else [path]
-        found += [RunStory(Run.open(folder)) for folder in folders]
+        found += [RunHistory(Run.open(folder)) for folder in folders]
     if not found:
         raise DertsError("no run is named: give a run folder, or several (--help)")
-    begun = [story for story in found if story.named("update")]
-    for story in found:
-        nothing = f"{story.run.path} has logged nothing yet"
+    begun = [history for history in found if history.named("update")]
+    for history in found:
+        nothing = f"{history.run.path} has logged nothing yet"
         if not begun:
             raise DertsError(f"{nothing}: wait, or train it first")
-        if story not in begun:
+        if history not in begun:
             say(f"{nothing}: it is left out")
     return begun
 
 
-def group_runs(stories: Sequence[RunStory]) -> list[RunGroup]:
+def group_runs(histories: Sequence[RunHistory]) -> list[RunGroup]:
     """Groups in the order given, random first; named after what tells them apart."""
-    alike: dict[TrainConfig, list[RunStory]] = {}
-    for story in stories:
-        alike.setdefault(replace(story.config, seed=0), []).append(story)
+    alike: dict[TrainConfig, list[RunHistory]] = {}
+    for history in histories:
+        alike.setdefault(replace(history.config, seed=0), []).append(history)
     different = [name for name in differing_settings(list(alike)) if name != "strategy.name"]
     telling = [name for name in different if not name.startswith("hardware.")]
     names = [_group_name(config, telling) for config in alike]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from derts.labels.judged import JudgedItems
+from derts.labels.judging import JudgedItems
 from derts.report.pictures import jpeg_text, to_picture
 
 SUSPECT_SIDE, TYPICAL_SIDE = 112, 64  # pixels, at most

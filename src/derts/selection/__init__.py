@@ -1,4 +1,12 @@
-"""Stage 8: who trains next, and how much."""
+"""Stage 8: who trains next, and how much.
+
+derts        the method, top to bottom: read this first
+noisy_tasks  its drop
+redundancy   its balancing, and whether selecting pays
+rounds       draw a pool, choose, train on the choice: what all that work so share (round_record)
+strategy     the contract, which training/trainer.py asks for every batch
+baselines, us, ats (ats_network), gradmatch   what derts is compared with
+"""
 
 from collections.abc import Callable
 

@@ -3,7 +3,7 @@
 import torch
 
 from derts.labels.votes import majority_vote
-from derts.selection.rounds import Choice, DrawnPool, PoolStrategy, Seed, with_voted_labels
+from derts.selection.rounds import Choice, DrawnPool, PoolStrategy, Seed
 from derts.selection.strategy import Context, MetaBatch, Strategy
 from derts.tasks.pool import TaskPool
 
@@ -25,12 +25,13 @@ class RandomVotes(PoolStrategy):
         super().check(context)
         majority_vote(context.draw(1, "check", 0))  # refuses tasks that do not say their classes
 
-    def draw(self, context: Context, number: int) -> DrawnPool:
-        return with_voted_labels(super().draw(context, number))
+    def draw_pool(self, context: Context, number: int) -> DrawnPool:
+        drawn = super().draw_pool(context, number)
+        return drawn.relabelled_by(majority_vote(drawn.given))
 
     def choose(self, context: Context, drawn: DrawnPool, seed: Seed) -> Choice:
         chosen = torch.arange(self.wanted(len(drawn.pool), len(drawn.pool)))
-        return self.choice(context, drawn, seed, chosen, select="uniform")
+        return self.into_batches(context, drawn, seed, chosen, select="uniform")
 
 
 class ByLoss(PoolStrategy):
@@ -45,4 +46,4 @@ class ByLoss(PoolStrategy):
         usable = losses.isfinite().nonzero().squeeze(1)
         order = losses[usable].argsort(descending=name == "hardest", stable=True)
         chosen = usable[order[: self.wanted(len(usable), len(losses))]]
-        return self.choice(context, drawn, seed, chosen, select=name, estimate=estimate)
+        return self.into_batches(context, drawn, seed, chosen, select=name, estimate=estimate)

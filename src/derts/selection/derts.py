@@ -3,16 +3,18 @@
 One round, top to bottom: draw a pool, trust its labels, estimate every task's gradient, drop what
 looks noisy, select, weigh, cut into meta-batches. Each step is one call into one file:
 
-    draw                      training/task_drawer.py    N tasks as indices
+    context.draw              training/task_drawer.py    N tasks as indices
     majority_vote             labels/votes.py            `--strategy.votes`
-    estimate_pool             gradients.py               `--strategy.estimate`
+    self.estimate             rounds.py -> gradients.py  `--strategy.estimate`
     noisy_tasks               selection/noisy_tasks.py   `--strategy.drop`
     balance_classes, evenness selection/redundancy.py    `--strategy.balance`, `where-it-pays`
     select                    facility_location/         `--strategy.select`
     selection_weights         below                      `--strategy.weights`
+    self.into_batches         rounds.py                  what the next updates train on
 
 Labels that are wrong in the data set are left out before tasks are drawn, between the rounds:
-training/label_looks.py (`--strategy.judge`). What is around a round is in selection/rounds.py.
+training/label_looks.py (`--strategy.judge`). selection/rounds.py calls `draw_pool` and `choose` in
+every round, gives the meta-batches to training/trainer.py one by one, and keeps the record.
 
 The paper's method (Zhan & Anderson, 2024) is the preset `paper`. The log of every round says under
 `parts` which steps acted.
@@ -37,7 +39,6 @@ from derts.selection.rounds import (
     PoolStrategy,
     Seed,
     with_mean_one,
-    with_voted_labels,
 )
 from derts.selection.strategy import Context
 from derts.tasks.randomness import generator
@@ -68,18 +69,18 @@ class Derts(PoolStrategy):
         if self.config.votes:  # refuses tasks that do not say their classes
             majority_vote(context.draw(1, "check", 0))
 
-    def draw(self, context: Context, number: int) -> DrawnPool:
+    def draw_pool(self, context: Context, number: int) -> DrawnPool:
         """Draw a pool, and trust its labels as far as its tasks agree on them."""
-        drawn = super().draw(context, number)
+        drawn = super().draw_pool(context, number)
         if self.config.votes:
-            drawn = with_voted_labels(drawn)
-        if self.config.drop == "automatic":
+            drawn = drawn.relabelled_by(majority_vote(drawn.given))
+        if self.config.drop == "automatic":  # which asks how random labels would score
             labels = (context.seed, "reference", number)
             drawn = replace(drawn, reference=with_random_labels(drawn.pool, labels))
         return drawn
 
     def choose(self, context: Context, drawn: DrawnPool, seed: Seed) -> Choice:
-        """Estimate, drop, select, weigh, batch."""
+        """Estimate, drop, select, weigh, cut into meta-batches."""
         config, classes = self.config, drawn.pool.classes
         estimate = self.estimate(context, drawn)
         gradients = estimate.gradients[config.estimate]
@@ -94,18 +95,16 @@ class Derts(PoolStrategy):
         rows = gradients[candidates.to(gradients.device)]
         wrong = drawn.relabelled or bool(noisy.drop.any()) or not bool(finite.all())
         if config.balance and classes is not None and are_uneven(classes):
-            count = min(count, max(context.meta_batch, balanced_size(classes[candidates])))
-            found = balance_classes(classes[candidates], count, generator(seed))
-            picked = Picked(found, torch.ones(count), "balanced")
+            picked = self.pick_balanced(context, classes[candidates], count, seed)
         else:
-            picked = self.pick(context, rows, count, bool(wrong), seed)
+            picked = self.pick_by_gradients(context, rows, count, bool(wrong), seed)
 
         selected = candidates[picked.positions]
         stays = ~noisy.drop[selected]
         kept = selected[stays]
         if not len(kept):
             raise self._nothing_left(noisy.threshold, finite)
-        choice = self.choice(
+        choice = self.into_batches(
             context, drawn, seed, kept, picked.weights[stays].cpu().float(),
             selected=selected, select=picked.how, estimate=estimate,
             objective=picked.objective, evenness=picked.evenness, not_finite=int((~finite).sum()),
@@ -114,7 +113,15 @@ class Derts(PoolStrategy):
             return choice
         return replace(choice, drop=noisy.drop, threshold=noisy.threshold)
 
-    def pick(self, context: Context, rows: Tensor, count: int, wrong: bool, seed: Seed) -> Picked:
+    def pick_balanced(self, context: Context, classes: Tensor, count: int, seed: Seed) -> Picked:
+        """Candidates, with `classes` [n, way], that use all classes alike: `count` or fewer."""
+        count = min(count, max(context.meta_batch, balanced_size(classes)))
+        positions = balance_classes(classes, count, generator(seed))
+        return Picked(positions, torch.ones(count), "balanced")
+
+    def pick_by_gradients(
+        self, context: Context, rows: Tensor, count: int, wrong: bool, seed: Seed
+    ) -> Picked:
         """`count` of the candidates' gradients [n, d]; `wrong`: labels or numbers are not sound."""
         config, even = self.config, None
         if config.select == "where-it-pays" and not wrong:

@@ -20,7 +20,7 @@ from derts.config import StrategyConfig
 from derts.errors import DertsError
 from derts.gradients import PoolEstimate, check_estimates, estimate_pool
 from derts.hardware import one_thread
-from derts.labels.votes import majority_vote
+from derts.labels.votes import Votes
 from derts.selection.round_record import RoundRecord, round_event
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
 from derts.tasks import TaskPool, generator
@@ -39,6 +39,11 @@ class DrawnPool:
     reference: TaskPool | None = None  # labelled at random, where the drop asks for it
     relabelled: float | None = None  # share of labels that votes changed (None: no votes)
     note: str = ""  # what could not be done, and what to do about it
+
+    def relabelled_by(self, votes: Votes) -> DrawnPool:
+        """The same with the labels that a majority vote over `given` gave."""
+        share = None if votes.note else votes.relabelled
+        return DrawnPool(votes.pool, self.given, None, share, votes.note)
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class Choice:
 
 
 class PoolStrategy(Strategy):
-    """Rounds of: draw a pool, `choose` from it, train on the choice.
+    """Rounds of: `draw_pool`, `choose` from it, train on the choice.
 
     During the warm-up, and in a round whose choice does not pay, the tasks are the very ones that
     random sampling would train on. A look at a pool costs time, so where one pool after the other
@@ -95,7 +100,7 @@ class PoolStrategy(Strategy):
         self._ahead: Future[DrawnPool] | None = None
         self._thread = ThreadPoolExecutor(1, "derts-draw")
 
-    def draw(self, context: Context, number: int) -> DrawnPool:
+    def draw_pool(self, context: Context, number: int) -> DrawnPool:
         """The uniformly drawn tasks of a round. Runs in a thread beside training."""
         pool = context.draw(self.config.pool, "pool", number, self.config.pool_images)
         return DrawnPool(pool, pool)
@@ -119,7 +124,7 @@ class PoolStrategy(Strategy):
             self.random_batches -= 1
             return context.random_batch(context.update)
         if self._pool is None:  # a resumed run: the pool is drawn again from its seed
-            self._pool = self._drawn(context, self.round - 1).pool
+            self._pool = self._draw_pinned(context, self.round - 1).pool
         chosen = self.batches[self.position]
         self.position += 1
         return MetaBatch(self._pool[chosen], self.weights[chosen])
@@ -144,12 +149,12 @@ class PoolStrategy(Strategy):
             reference=drawn.reference, clock=context.clock, only=group.part(count),
         ).gathered(group, count)  # fmt: skip
 
-    def choice(
+    def into_batches(
         self, context: Context, drawn: DrawnPool, seed: Seed,
         kept: Tensor, weights: Tensor | None = None, **told: Any,
     ) -> Choice:  # fmt: skip
-        """Pool indices [K] in random order, with weights [K] (None: all alike); the last of the
-        meta-batches may be shorter. `told` is more of a `Choice`.
+        """A choice of the pool indices `kept` [K] with weights [K] (None: all alike), in random
+        order; the last of the meta-batches may be shorter. `told` is more of a `Choice`.
         """
         of_pool = torch.zeros(len(drawn.pool))
         of_pool[kept] = torch.ones(len(kept)) if weights is None else weights
@@ -183,8 +188,9 @@ class PoolStrategy(Strategy):
         self.batches = list(self.batches)
         self._pool = self._ahead = None
 
-    def _drawn(self, context: Context, number: int) -> DrawnPool:
-        drawn = self.draw(context, number)
+    def _draw_pinned(self, context: Context, number: int) -> DrawnPool:
+        """`draw_pool`, in memory from which a GPU fetches without waiting."""
+        drawn = self.draw_pool(context, number)
         if context.learner.device.type != "cuda":
             return drawn
         reference = drawn.reference and drawn.reference.pin_memory()
@@ -196,8 +202,8 @@ class PoolStrategy(Strategy):
         before = dict(clock.seconds)
         with clock.phase("pool"):
             ahead, self._ahead = self._ahead, None
-            drawn = self._drawn(context, number) if ahead is None else ahead.result()
-            self._ahead = self._thread.submit(self._drawn, context, number + 1)
+            drawn = self._draw_pinned(context, number) if ahead is None else ahead.result()
+            self._ahead = self._thread.submit(self._draw_pinned, context, number + 1)
         on_gpu = context.learner.device.type == "cuda"
         with clock.phase("selecting"), one_thread() if on_gpu else nullcontext():
             choice = self.choose(context, drawn, (context.seed, "round", number)).settled()
@@ -222,13 +228,6 @@ class PoolStrategy(Strategy):
                 images = None if frozen else context.images
                 record = RoundRecord.of(drawn, choice, images, number, context.update)
                 context.keep_round(record)
-
-
-def with_voted_labels(drawn: DrawnPool) -> DrawnPool:
-    """The same with each label as most of its tasks have it (`labels.votes.majority_vote`)."""
-    votes = majority_vote(drawn.given)
-    share = None if votes.note else votes.relabelled
-    return DrawnPool(votes.pool, drawn.given, None, share, votes.note)
 
 
 def with_mean_one(weights: Tensor) -> Tensor:

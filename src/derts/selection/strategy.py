@@ -23,10 +23,10 @@ State = dict[str, Any]
 
 class Draw(Protocol):
     """Draws tasks for a named purpose, the same for the same arguments; `number` tells the pools of
-    one purpose apart, and `images` is about how many different ones they have (0: any).
+    one purpose apart, and `pool_images` is about how many different images they have (0: any).
     """
 
-    def __call__(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool: ...
+    def __call__(self, tasks: int, purpose: str, number: int, pool_images: int = 0) -> TaskPool: ...
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,9 @@
-"""Stage 2: few-shot tasks as indices and labels, clean or noisy."""
+"""Stage 2: few-shot tasks as indices and labels, clean or noisy.
+
+sampling  a Table -> a TaskPool (pool), by seeds (randomness), with label noise (noise)
+augment   what an update does to images
+A run's own tasks are drawn by training/task_drawer.py, which asks sampling.
+"""
 
 from derts.tasks.augment import apply_augmentation, with_augmentation
 from derts.tasks.noise import Noise, SwapNoise, TaskNoise

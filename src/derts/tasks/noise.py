@@ -24,7 +24,7 @@ class Noise(Protocol):
 
 @dataclass(frozen=True)
 class SwapNoise:
-    """The paper's Algorithm 2: images change places between classes.
+    """The paper's Algorithm 2: images of two classes are swapped.
 
     For each class, min(Poisson(rate), limit) times: an image of the class and an image of one of
     the other classes exchange their labels. Images may be exchanged again. Slots are then split

@@ -54,16 +54,22 @@ class TaskPool:
     @staticmethod
     def sample(
         table: Table, *, tasks: int, way: int = 5, shot: int = 5, query: int = 15, seed: Seed = 0,
-        classes: Sequence[str] | None = None, noise: Noise | None = None, images: int = 0,
+        classes: Sequence[str] | None = None, noise: Noise | None = None, pool_images: int = 0,
     ) -> TaskPool:  # fmt: skip
         """Draw a pool: classes without replacement within a task, images likewise.
 
-        With `images`, all tasks together use about that many different ones.
+        With `pool_images`, all tasks together use about that many different ones.
         """
         from derts.tasks.sampling import TaskSampler
 
         return TaskSampler(table, classes).draw(
-            tasks=tasks, way=way, shot=shot, query=query, seed=seed, noise=noise, images=images
+            tasks=tasks,
+            way=way,
+            shot=shot,
+            query=query,
+            seed=seed,
+            noise=noise,
+            pool_images=pool_images,
         )
 
     def __len__(self) -> int:

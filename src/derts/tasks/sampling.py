@@ -35,18 +35,18 @@ class TaskSampler:
 
     def draw(
         self, *, tasks: int, way: int, shot: int, query: int, seed: Seed,
-        noise: Noise | None = None, images: int = 0,
+        noise: Noise | None = None, pool_images: int = 0,
     ) -> TaskPool:  # fmt: skip
         """`tasks` tasks of way × (shot + query) different images; see TaskPool.sample.
 
-        With `images`, all tasks together use about that many different ones, drawn evenly from
+        With `pool_images`, all tasks together use about that many different ones, drawn evenly from
         all classes: any one task is as likely as without, but a pool costs less to embed.
         """
         self._check(tasks, way, shot, query)
         random, count = numpy_generator(seed), shot + query
         indices, sizes = self.indices, self.sizes
-        each = max(count, images // len(sizes))
-        if 0 < images < len(indices) and each < sizes.max():
+        each = max(count, pool_images // len(sizes))
+        if 0 < pool_images < len(indices) and each < sizes.max():
             indices, sizes = self._fewer_images(each, random)
         classes = draw_distinct(np.full(tasks, len(sizes)), way, random)
         flat = classes.ravel()
@@ -56,18 +56,27 @@ class TaskSampler:
         true = labels = np.broadcast_to(np.arange(way)[:, None], slots.shape)
         if noise is not None:
             slots, labels, true = noise.apply(slots, labels, random)
-        parts = [
-            torch.from_numpy(np.array(values[:, :, part], order="C").reshape(tasks, -1))
-            for values in ((slots, labels) if true is labels else (slots, labels, true))
-            for part in (slice(shot), slice(shot, count))
-        ]
-        support, query_images, support_labels, query_labels = parts[:4]
+
+        def parted(values: Integers) -> list[torch.Tensor]:
+            """The first `shot` of each class, and the others, [tasks, ...] each."""
+            parts = values[:, :, :shot], values[:, :, shot:]
+            return [torch.from_numpy(np.array(x, order="C").reshape(tasks, -1)) for x in parts]
+
+        given = parted(labels)
         asked = {"tasks": tasks, "way": way, "shot": shot, "query": query, "seed": str(seed)}
         named = {"classes": self.classes, "noise": None if noise is None else repr(noise)}
-        recipe = {"split": self.split, **asked, **named, **({"images": images} if images else {})}
-        known = torch.from_numpy(self.numbers[classes])
-        given = (support, support_labels, query_images, query_labels)
-        return TaskPool(*given, parts[-2], parts[-1], way, recipe, known)
+        recipe = {
+            "split": self.split,
+            **asked,
+            **named,
+            **({"images": pool_images} if pool_images else {}),
+        }
+        support, query_images = parted(slots)
+        true_support, true_query = given if true is labels else parted(true)
+        return TaskPool(
+            support, given[0], query_images, given[1], true_support, true_query, way, recipe,
+            classes=torch.from_numpy(self.numbers[classes]),
+        )  # fmt: skip
 
     def _fewer_images(self, each: int, random: Random) -> tuple[Integers, Integers]:
         """Indices and sizes of classes of which at most `each` images are left, drawn uniformly."""

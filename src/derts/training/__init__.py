@@ -1,4 +1,13 @@
-"""Stage 9: the loop, from a config to a run folder."""
+"""Stage 9: the loop, from a config to a run folder.
+
+run          begin or resume, in one process or several; seeds: one run after the other
+memory       refuses what cannot fit
+driver       from stop to stop: train, validate, save (checkpoint), measure (result)
+trainer      one update after the other: the strategy's batch (task_drawer), then step
+step         forward, weigh, backward, optimise; bad_numbers skips what is not finite
+label_looks  wrong labels of the data set, left out between updates
+run_folder   what is written, which report/read.py reads
+"""
 
 from derts.training.run import resume, train
 from derts.training.trainer import Trainer

@@ -17,7 +17,7 @@ import torch
 
 from derts.config import TrainConfig
 from derts.errors import DertsError
-from derts.labels.judged import directions, item_features, judge
+from derts.labels.judging import directions, item_features, judge
 from derts.models.pretrained import AT_ONCE, INSTALL, LITE0, Pretrained, load_pretrained
 from derts.progress import Progress
 
@@ -60,7 +60,7 @@ class LabelLooks:
             self.updates = [round(share * config.updates) for share in LOOKS]
         self.fewest = config.tasks.shot + config.tasks.query
         self.given = torch.full((len(trainer.images),), -1)
-        for number, group in trainer.drawer.groups():
+        for number, group in trainer.drawer.class_groups():
             self.given[group] = number
         self.labels = self.given.clone()
         self.done, self.wrong = 0, 0.0
@@ -83,7 +83,7 @@ class LabelLooks:
                 kept = trainer.group.same(trust.kept(self.fewest, sure))
                 self.labels[places] = torch.where(kept < 0, -1, numbers[kept.clamp(min=0)])
         self.done += 1
-        trainer.drawer.use(self.labels)
+        trainer.drawer.use_labels(self.labels)
         trainer.strategy.labels_changed()
         self._tell(update)
 
@@ -101,7 +101,7 @@ class LabelLooks:
         if len(state["labels"]) != len(self.labels):
             raise ValueError(f"it judged {len(state['labels'])} images of {len(self.labels)}")
         self.done, self.wrong, self.labels = state["done"], state["wrong"], state["labels"]
-        self.trainer.drawer.use(self.labels)
+        self.trainer.drawer.use_labels(self.labels)
 
     def _features(self, places: torch.Tensor, progress: Progress) -> torch.Tensor:
         """Features [n, d] of the images at some places, by whoever judges."""
@@ -137,22 +137,25 @@ class LabelLooks:
             text += f" (derts inspect shows them): {left_out:,} {noun}s left out{changed}"
         else:
             text += ", but this judge cannot tell which: all are trained on"
-        if noun == "image" and self.judge != LITE0:
+        if not self.trainer.images.of_features and self.judge != LITE0:
             text += f"; for photos --strategy.judge {LITE0} finds more"
         self.trainer.log({"event": "note", "update": update, "text": text})
 
 
 def _network(judge: str, trainer: Trainer) -> Pretrained | None:
     """The pretrained network that judges; None where the items or the learner do."""
-    are_features = len(trainer.images.item_shape) == 1
-    if judge == LEARNER or (are_features and judge in (FEATURES, trainer.config.model.backbone)):
+    of_features = trainer.images.of_features
+    if judge == LEARNER or (of_features and judge in (FEATURES, trainer.config.model.backbone)):
         return None
+    if judge not in (LITE0, FEATURES):
+        choices = f"learner, {LITE0}, features and none"
+        raise DertsError(f"--strategy.judge is {judge!r}: choose one of {choices}")
     if judge == FEATURES:
         raise DertsError(
             "--strategy.judge features is for features, and this data is images: choose learner, "
             f"or {LITE0} ({INSTALL})"
         )
-    if are_features:
+    if of_features:
         raise DertsError(
             f"--strategy.judge {judge} takes images, and this data is features: "
             "choose features or learner"

@@ -67,7 +67,7 @@ def summarise(events: Sequence[Event], warmup: int, update: int) -> Result:
         "noise": {kind: _mean(values.get(kind) for values in noise) for kind in kinds},
         "dropped_share": _mean(dropped),
         "effective_tasks": _mean(event.get("effective_tasks") for event in rounds),
-        "parts": parts(rounds),
+        "parts": parts_of_rounds(rounds),
         "labels": [event for event in events if event["event"] == "labels"],
         "notes": notes(events),
     }
@@ -80,7 +80,7 @@ def updates_at_random(rounds: Sequence[Event], until: int) -> tuple[int, int]:
     return sum(span for span, event in spans if "random" in event), sum(span for span, _ in spans)
 
 
-def parts(rounds: Sequence[Event]) -> dict[str, dict[str, float]]:
+def parts_of_rounds(rounds: Sequence[Event]) -> dict[str, dict[str, float]]:
     """In which share of the rounds each part of the method acted, with the means of its numbers.
 
     A part with numbers acted where one is not 0; of one that names how, the share of each name.

@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from derts.config import TrainConfig
+from derts.data.streaming import placed_tables
 from derts.errors import DertsError, InterruptedRunError
 from derts.training.driver import Listen
 from derts.training.result import Result
 from derts.training.run import checked_trainer, resume
 from derts.training.run_folder import Run
-from derts.training.step import placed_tables
 
 
 def seed_folders(out: Path) -> list[Path]:

@@ -4,21 +4,16 @@ Plain or captured as CUDA graphs, by one process or by several that share a meta
 """
 
 import inspect
-import math
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from derts.config import HardwareConfig, TrainConfig
-from derts.data import open_data
 from derts.data.streaming import StreamedTable
 from derts.data.table import ImageTable, Table
 from derts.distributed import Group
-from derts.hardware import choose_device
 from derts.kernels.fast_embedding import FastEmbedding
 from derts.learners.base import Learner, Outcome, Weigh
 from derts.models.batch_norm import set_total
@@ -37,34 +32,6 @@ def place_learner(learner: Learner[Any], hardware: HardwareConfig, device: torch
     embedding = FastEmbedding(learner.backbone, learner.device, precision)
     embedding.pretrained = learner.embedding.pretrained
     learner.embedding = embedding
-
-
-def image_memory(device: torch.device) -> float:
-    """Bytes of a device that images may take: half of what is free on a GPU, no limit elsewhere."""
-    return torch.cuda.mem_get_info(device)[0] / 2 if device.type == "cuda" else math.inf
-
-
-def place_table(images: Table, device: torch.device, memory_gib: float | None = None) -> Table:
-    """Images on a GPU where they fit into its `image_memory`, or half of a limit; else streamed."""
-    if images.device.type == "cuda":
-        return images
-    most = image_memory(device)
-    if memory_gib is not None and device.type == "cuda":
-        most = min(most, memory_gib * 2**29)
-    if images.items.nbytes < most:
-        return images.to(device) if device.type == "cuda" else images
-    return StreamedTable.of(images, device)
-
-
-@lru_cache(maxsize=2)
-def placed_tables(data: str, hardware: HardwareConfig) -> Mapping[str, Table]:
-    """Data for several runs of one process: opened once, and on a GPU it stays there."""
-    device, tables = choose_device(hardware), open_data(data)
-    if device.type == "cpu":
-        return tables
-    return {
-        split: place_table(table, device, hardware.memory_gib) for split, table in tables.items()
-    }
 
 
 class AdamW(torch.optim.AdamW):
@@ -102,7 +69,7 @@ class Updater:
         self.captures = alone and learner.embedding.captures(images)
         held = images.device == learner.device
         if alone and held and not config.augment.active:
-            learner.embedding.prepare_products(images)
+            learner.embedding.prepare_patch_products(images)
         self._captured: CapturedUpdate | None = None
         rate = config.optimiser.lr
         assert rate is not None

@@ -23,7 +23,7 @@ def training_images(images: Table, tasks: TaskConfig) -> Table:
 
 
 def draw_tasks(
-    sampler: TaskSampler, tasks: TaskConfig, count: int, seed: Seed, images: int = 0
+    sampler: TaskSampler, tasks: TaskConfig, count: int, seed: Seed, pool_images: int = 0
 ) -> TaskPool:
     """`count` tasks as a config describes them, with its noise."""
     kinds: dict[str, type[SwapNoise | TaskNoise]] = {"swap": SwapNoise, "tasks": TaskNoise}
@@ -31,7 +31,7 @@ def draw_tasks(
     noise = None if kind is None else kind(tasks.noise_level)
     return sampler.draw(
         tasks=count, way=tasks.way, shot=tasks.shot, query=tasks.query, seed=seed, noise=noise,
-        images=images,
+        pool_images=pool_images,
     )  # fmt: skip
 
 
@@ -55,10 +55,12 @@ def evaluation_tasks(config: TrainConfig, images: Table) -> TaskPool:
 class TaskDrawer:
     """A run's training tasks, noisy where the config says so, and clean ones of `validation()`."""
 
-    def __init__(self, config: TrainConfig, images: Table, validation: Callable[[], Table]) -> None:
+    def __init__(
+        self, config: TrainConfig, images: Table, validation: Callable[[], Table] | None = None
+    ) -> None:
         self.config = config
         shape, shift = images.item_shape, config.augment.translation
-        if config.augment.active and len(shape) != 3:
+        if config.augment.active and images.of_features:
             raise DertsError("--augment is for images, and this data is features: leave it out")
         if shift and shift > min(shape[:2]) // 2:
             size = f"images are {shape[1]} pixels wide and {shape[0]} high"
@@ -69,26 +71,26 @@ class TaskDrawer:
         self._validation = validation
         self._block: tuple[tuple[int, int], TaskPool] | None = None
 
-    def groups(self) -> list[tuple[int, torch.Tensor]]:
+    def class_groups(self) -> list[tuple[int, torch.Tensor]]:
         """Number and indices of each class that tasks are drawn from, by the table's labels."""
         sampler = training_sampler(self._images, self.config.tasks)
         indices = map(torch.from_numpy, sampler.groups)
         return list(zip(sampler.numbers.tolist(), indices, strict=True))
 
-    def use(self, labels: torch.Tensor) -> None:
+    def use_labels(self, labels: torch.Tensor) -> None:
         """Draw by other labels [n] from now on; −1 leaves an item out."""
         self._sampler = training_sampler(self._images, self.config.tasks, labels)
         self._block = None
 
-    def draw(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
+    def draw(self, tasks: int, purpose: str, number: int, pool_images: int = 0) -> TaskPool:
         """Fresh training tasks, the same for the same arguments and run seed.
 
-        With `images`, of about that many different ones together. BLOCK consecutive meta-batches
+        With `pool_images`, of about that many different ones together. BLOCK meta-batches in a row
         (purpose "batch") are drawn at once and kept until others are asked for.
         """
-        if purpose != "batch" or images:
+        if purpose != "batch" or pool_images:
             seed = (self.config.seed, purpose, number)
-            return draw_tasks(self._sampler, self.config.tasks, tasks, seed, images)
+            return draw_tasks(self._sampler, self.config.tasks, tasks, seed, pool_images)
         block, place = divmod(number, BLOCK)
         kept = self._block  # read once: another thread may draw as well
         if kept is None or kept[0] != (tasks, block):
@@ -97,13 +99,16 @@ class TaskDrawer:
             kept = self._block = (tasks, block), drawn
         return kept[1][place * tasks : (place + 1) * tasks]
 
-    def draw_validation(self, tasks: int, purpose: str, number: int, images: int = 0) -> TaskPool:
+    def draw_validation(
+        self, tasks: int, purpose: str, number: int, pool_images: int = 0
+    ) -> TaskPool:
         """Fresh clean tasks of validation classes."""
         seed = (self.config.seed, purpose, number)
-        return draw_tasks(self._validation_sampler, self._clean, tasks, seed, images)
+        return draw_tasks(self._validation_sampler, self._clean, tasks, seed, pool_images)
 
     @cached_property
     def _validation_sampler(self) -> TaskSampler:
+        assert self._validation is not None
         return TaskSampler(self._validation())
 
     def augmented(self, pool: TaskPool, update: int) -> TaskPool:

@@ -10,8 +10,8 @@ import torch
 
 from derts.clock import Clock, share_of_selection
 from derts.config import LearnerConfig, ModelConfig, TrainConfig
-from derts.data.streaming import StreamedTable
-from derts.data.table import FeatureTable, Table
+from derts.data.streaming import StreamedTable, place_table
+from derts.data.table import Table
 from derts.distributed import Group
 from derts.errors import DertsError
 from derts.evaluation import Evaluation, evaluate, gain_note
@@ -25,7 +25,7 @@ from derts.training.bad_numbers import UpdateWindow, usable_losses
 from derts.training.checkpoint import weights_of
 from derts.training.label_looks import LabelLooks, label_obstacle
 from derts.training.result import acting
-from derts.training.step import Updater, place_learner, place_table
+from derts.training.step import Updater, place_learner
 from derts.training.task_drawer import TaskDrawer, evaluation_tasks, training_images
 
 LOG_EVERY = 10  # updates: one event tells of them
@@ -63,10 +63,14 @@ class Trainer:
         self.group, self.tables, self.log = group or Group(), tables, log
         self.device = self.group.device or choose_device(config.hardware)
         self._progress = progress
+
+        # a split: as it is (_raw), embedded where a backbone is frozen (split), placed
         self.split = cache(lambda name: self._embedded(self._raw(name)))
         limit = config.hardware.memory_gib
         self._placed = cache(lambda name: place_table(self.split(name), self.device, limit))
         self._test_tasks = cache(lambda name: evaluation_tasks(self.config, self._placed(name)))
+
+        # the learner, and the tasks it trains on
         images = training_images(self._raw("train"), config.tasks)
         way, self.item_shape = config.tasks.way, images.item_shape
         self.learner = build_learner(
@@ -84,6 +88,8 @@ class Trainer:
         place_learner(self.learner, config.hardware, self.device)
         self.updater = Updater(self.learner, self.images, config, self.group, pieces)
         self.optimiser = self.updater.optimiser
+
+        # who chooses the tasks, and what is counted
         self.strategy = build_strategy(config.strategy)
         self.clock = Clock(self.device)
         self.update = self.tasks_trained = 0
@@ -210,7 +216,7 @@ class Trainer:
             LearnerConfig(), plain, way=self.config.tasks.way,
             item_shape=self.images.item_shape, pretrained=loaded,
         )  # fmt: skip
-        if isinstance(means.backbone, FeatureBackbone) and self.images.noun == "row":
+        if isinstance(means.backbone, FeatureBackbone) and self.images.of_features:
             means.backbone.fit(self.images)
         before = self.evaluate(self.config.evaluation.split, means.to(self.device))
         return gain_note(trained, before)
@@ -247,7 +253,7 @@ class Trainer:
     def _embedded(self, table: Table) -> Table:
         """A table as it is, or its images as features where the backbone is frozen."""
         pretrained = self.learner.embedding.pretrained
-        if pretrained is None or isinstance(table, FeatureTable):
+        if pretrained is None or table.of_features:
             return table
         with self._progress(f"embedding {table.split}", len(table), "images") as advance:
             return pretrained.embed_table(table, self.device, advance)

@@ -1,4 +1,4 @@
-"""The items of a data set, embedded by a model or features already; trust in their labels."""
+"""Judging a data set's labels: its items are embedded, unless they are features, then trusted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from derts.errors import DertsError
 from derts.labels.prototypes import label_trust
 from derts.labels.trust import Trust
 from derts.learners.base import Learner
-from derts.learners.pool_features import evaluation_mode
+from derts.learners.pool_features import embed_images, evaluation_mode
 from derts.models.batch_norm import set_context
 from derts.progress import Advance, unheard
 from derts.tasks.randomness import generator
 
-AT_ONCE = 256  # images in a forward pass …
-ON_GPU = 2048  # … of a GPU
+AT_ONCE = 3200  # items from one line of progress to the next …
+MAML_AT_ONCE = 256  # … which MAML normalises together
 ON_DEVICE = 4 * 2**30  # bytes of features that are judged where the learner is
 
 
@@ -151,17 +151,18 @@ def item_features(
     On the learner's device where they take at most ON_DEVICE bytes, else on the CPU.
     """
     indices = torch.arange(len(images)) if indices is None else indices
-    # in random order: MAML normalises a batch by itself, and a batch of one class would lose it
+    # MAML normalises a batch by itself, and one in order would be of one class
     order = torch.randperm(len(indices), generator=generator((0, "inspection")))
-    on_gpu = learner.device.type == "cuda" and learner.embeds
+    if learner.embeds:
+        order = torch.arange(len(indices))
     found = torch.zeros(0)
     with evaluation_mode(learner):
-        for part in order.split(ON_GPU if on_gpu else AT_ONCE):
-            pixels = images.gather(indices[part]).to(learner.device)
+        for part in order.split(AT_ONCE if learner.embeds else MAML_AT_ONCE):
             if learner.embeds:
-                features = learner.features(pixels[None])[0]
+                features = embed_images(learner, images, indices[part])
             else:
                 set_context(learner.backbone, len(part))
+                pixels = images.gather(indices[part]).to(learner.device)
                 items = learner.features(pixels[None])[0]
                 features = learner.embedding.run(learner.backbone, items, learner.dtype)
             if not len(found):

@@ -13,15 +13,12 @@ import torch
 from derts.cli import run
 from derts.config import LearnerConfig, ModelConfig
 from derts.data import ImageTable, item_names, open_store, prepare, verify_store
-from derts.labels.judged import item_features
+from derts.labels.judging import item_features
 from derts.labels.trust import Trust
 from derts.learners import build_learner
+from tests.tiny import LEARNING_WORDS
 
-SMALL = [
-    "--model.width", "16", "--tasks.way", "5", "--tasks.shot", "3", "--tasks.query", "4",
-    "--meta-batch", "4", "--evaluation.tasks", "10", "--evaluation.query", "4", "--quiet",
-    "--learner.distance-divisor", "4", "--updates", "120",
-]  # fmt: skip
+SMALL = [*LEARNING_WORDS, "--model.width", "16", "--tasks.way", "5", "--updates", "120"]
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -219,6 +216,17 @@ def test_a_store_made_from_files_knows_their_names(photos: Path, tmp_path: Path)
         assert "letter-03/05.png" not in names
         assert item_names(tmp_path / "wrong", split) == names
     assert item_names("glyphs", "train") is None
+
+
+def test_corrupting_again(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    to = str(tmp_path / "wrong")
+    for _ in range(2):
+        command("data", "corrupt", "glyphs-60x12", to, "--rate", "0.1", "--overwrite")
+    for source in (to, str(folder / "store")):
+        words = ["data", "corrupt", source, to, "--rate", "0.1", "--overwrite"]
+        assert run(words) == 2
+        said = "is the source itself" if source == to else "has wrong labels already: take the"
+        assert said in capsys.readouterr().err
 
 
 def test_no_class_is_left_with_too_few_when_another_takes_its_images_back() -> None:
