@@ -48,7 +48,7 @@ def trained(made: CNN4 | ResNet12, features: Tensor) -> dict[str, Tensor]:
 @pytest.mark.parametrize("way", ["plain", "by kernels", "with processes"])
 def test_pieces_are_the_whole(kind: str, at_once: int, way: str, plain_operations: Any) -> None:
     whole, cut = network(kind), network(kind)
-    set_at_once(cut, at_once)
+    set_at_once(cut.blocks, at_once)
     if way == "with processes":  # of one
         set_total(cut, Group().total)
     seen = normalised(images(), torch.float64)
@@ -65,7 +65,7 @@ def test_pieces_are_the_whole(kind: str, at_once: int, way: str, plain_operation
 def test_pieces_keep_less_and_evaluation_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = network("resnet12")
     cut = copy.deepcopy(whole)
-    set_at_once(cut, 2)
+    set_at_once(cut.blocks, 1)
     seen = normalised(images(), torch.float64)
 
     def kept(made: nn.Module) -> int:
@@ -90,7 +90,7 @@ def test_pieces_keep_less_and_evaluation_is_not_cut(monkeypatch: pytest.MonkeyPa
 def test_bfloat16_in_pieces_is_as_near_as_uncut() -> None:
     made = network("cnn4").float()
     cut, seen = copy.deepcopy(made), normalised(images(), torch.float32)
-    set_at_once(cut, 3)
+    set_at_once(cut.blocks, 3)
     exact = made(seen)
     with torch.autocast("cpu", torch.bfloat16):
         uncut, found = copy.deepcopy(made)(seen), cut(seen)

@@ -68,11 +68,17 @@ def in_pieces(
     return found
 
 
-def set_at_once(module: nn.Module, images: int | None) -> None:
-    """Let every block in a model take at most so many images at a time while it trains."""
-    for child in module.modules():
-        if isinstance(child, BatchNorm):
-            child.at_once = images
+def set_at_once(blocks: nn.Sequential, images: int | None) -> None:
+    """Let a network's first block take at most so many images at a time while it trains.
+
+    Later blocks, each of a quarter of the pixels, take as many as are of the same size.
+    """
+    width = None
+    for number, block in enumerate(blocks):
+        for norm in block.modules():
+            if isinstance(norm, BatchNorm):
+                width = width or norm.num_features
+                norm.at_once = images and images * 4**number * width // norm.num_features
 
 
 class _Block:

@@ -18,7 +18,7 @@ GIB = 2**30
 # width; features by the width
 MAPS = {"cnn4": 4.0, "resnet12": 19.0}
 # the same where images go through in pieces: of all images, of those of a piece
-MAPS_IN_PIECES = {"cnn4": (0.65, 4.3), "resnet12": (4.5, 6.0)}
+MAPS_IN_PIECES = {"cnn4": (0.75, 4.0), "resnet12": (4.3, 13.6)}
 LEAST_PIECE = 16  # images
 MAPS_OF_KERNELS = {"cnn4": 2.35}  # they never write the largest; results/growth-h200.json
 PARAMETERS = {"cnn4": 27, "resnet12": 1950}

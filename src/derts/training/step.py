@@ -64,7 +64,7 @@ class Updater:
         mine *= tasks.way * (tasks.shot + tasks.query) if learner.embeds else 1
         self.at_once = -(-mine // pieces)
         if learner.embeds and pieces > 1:
-            set_at_once(learner.backbone, self.at_once)
+            set_at_once(learner.backbone.blocks, self.at_once)  # type: ignore[arg-type]
         alone = group.alone and learner.embeds
         self.captures = alone and learner.embedding.captures(images)
         held = images.device == learner.device
