@@ -11,7 +11,7 @@ from timing import gpu_milliseconds
 from torch import Tensor
 
 from derts.kernels.functions import KernelOperations
-from derts.kernels.patch_sums import Norm
+from derts.models.pieces import Norm
 
 PLAIN, FUSED = PlainOperations(), KernelOperations()
 

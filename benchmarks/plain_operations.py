@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from derts.kernels.patch_sums import Norm
 from derts.models.embedding import normalised
+from derts.models.pieces import Norm
 
 
 class PlainOperations:

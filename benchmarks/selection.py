@@ -37,7 +37,8 @@ from derts.facility_location.selection import assign
 ROOT = Path(__file__).resolve().parents[1]
 JSON, TABLE = ROOT / "results/selection-cpu.json", ROOT / "docs/selection.md"
 FIGURE = ROOT / "docs/figures/selection.png"
-SIZES, DIMENSIONS, SHARE = (1_000, 3_200, 10_000, 32_000), (5, 500), 0.3
+MANY, SHARE = (1_000, 3_200, 10_000, 25_600, 32_000), 0.3
+SIZES = {5: MANY, 50: (3_200, 25_600), 500: MANY, 2_048: (3_200, 25_600)}  # rows by dimensions
 OURS = "derts greedy, distances given"
 METHODS = {
     "derts greedy": "derts",
@@ -170,11 +171,13 @@ def plan(case: Case, earlier: list[Case], arguments: argparse.Namespace) -> str 
     same = [
         past
         for past in earlier
-        if past["method"] == case["method"] and past["dimensions"] == case["dimensions"]
+        if past["method"] == case["method"]
+        and past["dimensions"] == case["dimensions"]
+        and "seconds" in past
     ]
     if same:
         # Lazy greedy grew by N^2.6 where it was measured.
-        predicted = same[-1].get("seconds", np.inf) * (case["rows"] / same[-1]["rows"]) ** 2.6
+        predicted = same[-1]["seconds"] * (case["rows"] / same[-1]["rows"]) ** 2.6
         if predicted > arguments.limit:
             return f"predicted {predicted:.0f} s, limit {arguments.limit:.0f} s"
     return None
@@ -196,8 +199,8 @@ def machine() -> dict[str, Any]:
 def cases(quick: bool) -> list[Case]:
     some: list[Case] = [
         {"method": method, "rows": rows, "dimensions": dimensions}
-        for dimensions in (DIMENSIONS[:1] if quick else DIMENSIONS)
-        for rows in ((200,) if quick else SIZES)
+        for dimensions, sizes in ({5: (200,)} if quick else SIZES).items()
+        for rows in sizes
         for method in METHODS
     ]
     if not quick:
@@ -216,6 +219,8 @@ def measure_all(arguments: argparse.Namespace) -> None:
     results = measured["results"]
     for case in cases(arguments.quick):
         if arguments.rows and case["rows"] not in arguments.rows:
+            continue
+        if arguments.dimensions and case["dimensions"] not in arguments.dimensions:
             continue
         if any(case.items() <= result.items() for result in results):
             continue
@@ -242,7 +247,7 @@ def document(measured: dict[str, Any]) -> None:
     """Writes the table between the markers of docs/selection.md, and the figure."""
     results, about = measured["results"], measured["machine"]
     found = {(r["method"], r["rows"], r["dimensions"]): r for r in results}
-    columns = [(rows, dimensions) for dimensions in DIMENSIONS for rows in SIZES]
+    columns = [(n, d) for d, sizes in SIZES.items() for n in sizes if (OURS, n, d) in found]
     best = found[OURS, 3_200, 5]["objective"]
     lines = [
         f"Seconds, measured in one run on {about['cores']} cores of {about['cpu']}, torch "
@@ -268,8 +273,9 @@ def document(measured: dict[str, Any]) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, panels = pyplot.subplots(1, len(DIMENSIONS), figsize=(10, 4.2), sharey=True)
-    for panel, dimensions in zip(panels, DIMENSIONS, strict=True):
+    shown = [dimensions for dimensions, sizes in SIZES.items() if sizes == MANY]
+    figure, panels = pyplot.subplots(1, len(shown), figsize=(10, 4.2), sharey=True)
+    for panel, dimensions in zip(panels, shown, strict=True):
         for method, package in METHODS.items():
             line = [
                 (r["rows"], r["seconds"])
@@ -294,6 +300,7 @@ def main() -> None:
     parser.add_argument("--document", action="store_true", help="only write table and figure")
     parser.add_argument("--resume", action="store_true", help="keep the cases already measured")
     parser.add_argument("--rows", type=int, nargs="*", help="only these sizes")
+    parser.add_argument("--dimensions", type=int, nargs="*", help="only these")
     parser.add_argument("--limit", type=float, default=60, help="seconds a peer may take")
     parser.add_argument("--memory", type=float, default=6, help="GiB a peer may take")
     parser.add_argument("--case", help=argparse.SUPPRESS)

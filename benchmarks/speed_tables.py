@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from result_files import Rows, read
+from result_files import RESULTS, Rows, read
 
 from derts.statistics import over_seeds
 
@@ -43,6 +43,23 @@ def cpu_update_rows() -> Rows:
         times = [f"{ms[way]:.0f}" for way in ("loop", "ours", "floor")]
         ratios = ms["loop"] / ms["ours"], ms["ours"] / ms["floor"]
         rows.append((learner, str(size), *times, *(f"{ratio:.2f}" for ratio in ratios)))
+    return rows
+
+
+def pieces_rows() -> Rows:
+    """An update under a limit on memory, beside the uncut one."""
+    rows: Rows = [("on", "update", "limit, GiB", "pieces", "least ms", "× uncut", "peak, GiB")]
+    for file in sorted(RESULTS.glob("pieces-*.json")):
+        uncut = 0.0
+        for row in read(file.name)["results"]:
+            update = f"{row['backbone']}-{row['width']}, {row['tasks']} tasks"
+            about = file.stem.removeprefix("pieces-"), update, str(row["limit"] or "")
+            if "failed" in row:
+                rows.append((*about, "", row["failed"], "", ""))
+                continue
+            uncut = uncut if row["limit"] else row["least_ms"]
+            times = f"{row['least_ms']:.0f}", f"{row['least_ms'] / uncut:.2f}"
+            rows.append((*about, str(row["pieces"]), *times, f"{row['gib']:.2f}"))
     return rows
 
 

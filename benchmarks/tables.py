@@ -51,6 +51,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "accuracy": lambda: markdown_table(speed.fused_rows()),
     "overhead": lambda: markdown_table(speed.overhead_rows()),
     "growth": lambda: markdown_table(speed.growth_rows()),
+    "pieces": lambda: markdown_table(speed.pieces_rows()),
     "cpu-updates": lambda: markdown_table(speed.cpu_update_rows()),
     "kernels": lambda: markdown_table(speed.kernel_rows()),
 }

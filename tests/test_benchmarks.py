@@ -202,3 +202,10 @@ def test_cleaned_examples(tmp_path: Path) -> None:
     program("cleaned_examples.py", *words, "--query", "5")
     cases = json.loads(out.read_text())["cases"]
     assert [(one["shot"], one["given"]) for one in cases[-1:]] == [(40, 100.0)]
+
+
+def test_pieces_are_measured(tmp_path: Path) -> None:
+    program("pieces.py", "--quick", "--repeats", "1", "--out", str(tmp_path / "out.json"))
+    rows = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert [row["limit"] for row in rows] == [None, 0.6]
+    assert all(row["gib"] < 0.6 and row["ms"] > 0 for row in rows)

@@ -89,6 +89,18 @@ def free_memory(device: torch.device) -> int | None:
     return max(free, 0)
 
 
+def peak_memory(device: torch.device) -> int | None:
+    """Bytes of a device's memory that this process has held at most; None where nobody says."""
+    if device.type == "cuda":
+        import torch
+
+        return torch.cuda.max_memory_reserved(device)
+    with suppress(OSError, IndexError, ValueError):  # elsewhere than on Linux
+        told = Path("/proc/self/status").read_text(encoding="ascii")
+        return 1024 * int(told.split("VmHWM:")[1].split()[0])
+    return None
+
+
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The tensor on a device; to a GPU by way of pinned memory, in the background."""
     if device.type == "cuda" and tensor.device.type == "cpu":

@@ -23,7 +23,7 @@ COMBINATIONS = [
     for learner in ("anil", "maml", "protonet")
     for strategy in STRATEGIES
     if (learner, strategy) != ("protonet", "ats")  # ats needs a learner that takes gradient steps
-] + [("protonet", "trust")]
+] + [("protonet", "trust"), ("anil", "pieces")]
 
 
 def main(folder: Path) -> None:
@@ -39,6 +39,7 @@ def main(folder: Path) -> None:
         torch.save(picks, folder / f"picks-{group.rank}of{group.size}.pt")
         for learner, strategy in COMBINATIONS:
             trust = strategy == "trust"
+            name = {"trust": "derts", "pieces": "random"}.get(strategy, strategy)
             config = tiny(
                 tasks={"way": 2, "noise": "none" if trust else "tasks"},
                 hardware={"device": "cpu"},
@@ -46,7 +47,7 @@ def main(folder: Path) -> None:
                 learner={"name": learner, "inner_steps": 2},
                 augment={"horizontal_flip": True, "translation": 2} if strategy == "us" else {},
                 # 13 tasks of which 7 are kept: batches of 5 and 2, the second too small to share
-                strategy={"name": "derts" if trust else strategy, "warmup": 3, "pool": 13},
+                strategy={"name": name, "warmup": 3, "pool": 13},
                 updates=30 if trust else 8,  # two whole rounds and a half
                 meta_batch=5,
             )
@@ -55,7 +56,8 @@ def main(folder: Path) -> None:
             def log(event: dict[str, Any], to: list[float] = logged) -> None:
                 to.append(event.get("loss", 0.0))
 
-            trainer = Trainer(config, mislabelled if trust else tables, log, group)
+            pieces = 3 if strategy == "pieces" else 1
+            trainer = Trainer(config, mislabelled if trust else tables, log, group, pieces=pieces)
             assert (trainer.looks is not None) == trust
             if isinstance(trainer.strategy, UniformDifficulty):
                 trainer.strategy.unweighted = 3

@@ -49,6 +49,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *(f"maml-{strategy}" for strategy in ("random", "derts", "us", "ats")),
         *(f"protonet-{strategy}" for strategy in ("random", "derts", "us")),
         "protonet-trust",
+        "anil-pieces",
     ],
 )
 def test_two_processes_train_what_one_does(name: str, trained: Path) -> None:

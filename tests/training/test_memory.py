@@ -18,7 +18,7 @@ from derts.data import ImageTable
 from derts.errors import DertsError
 from derts.hardware import free_memory
 from derts.training import train
-from derts.training.memory import GIB, needed_memory, settings_that_fit
+from derts.training.memory import GIB, most_pieces, needed_memory, settings_that_fit
 from tests.tiny import TINY_WORDS, tiny
 
 PHOTOS = (84, 84, 3)
@@ -51,7 +51,7 @@ def test_what_it_names_does_fit(
     letters: dict[str, ImageTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tiny(meta_batch=400, model=ModelConfig(width=64))
-    needed = needed_memory(config, (28, 28, 1))
+    needed = needed_memory(config, (28, 28, 1), "cpu", most_pieces(config))
     monkeypatch.setattr("derts.training.memory.free_memory", lambda _: int(0.75 * needed))
     with pytest.raises(DertsError, match=r"try --meta-batch 200, or"):
         train(config, tables=letters, quiet=True)
@@ -78,7 +78,7 @@ def test_settings_are_halved_until_they_fit(config: TrainConfig) -> None:
     assert needed_memory(config, PHOTOS) > 6 * GIB
     fits = settings_that_fit(config, PHOTOS, "cpu", 6 * GIB)
     assert fits is not None
-    assert 1.5 * GIB < needed_memory(fits, PHOTOS) <= 6 * GIB
+    assert 1.5 * GIB < needed_memory(fits, PHOTOS, "cpu", most_pieces(fits)) <= 6 * GIB
 
 
 def test_the_preset_for_a_laptop_fits_one_and_more_of_anything_needs_more() -> None:
@@ -114,10 +114,10 @@ def test_what_is_free_is_known_here() -> None:
 
 
 MEASURED = """
-import json, resource, sys, torch
+import json, sys, torch
 from derts.config_file import apply_presets, with_values
 from derts.data import ImageTable
-from derts.hardware import keep_freed_memory
+from derts.hardware import keep_freed_memory, peak_memory
 from derts.training import train
 from derts.training.memory import needed_memory
 keep_freed_memory()
@@ -125,7 +125,7 @@ config = with_values(apply_presets(["laptop"]), json.loads(sys.argv[1]), "test")
 images = torch.randint(0, 256, (200, 84, 84, 3), dtype=torch.uint8)
 table = ImageTable(images, torch.arange(200) // 20, tuple("abcdefghij"))
 train(config, tables={"train": table, "test": table}, quiet=True)
-peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+peak = peak_memory(torch.device("cpu"))
 print(json.dumps([peak, needed_memory(config.resolved(), (84, 84, 3))]))
 """
 

@@ -163,6 +163,7 @@ def _print_run(out: Path, config: TrainConfig, result: dict[str, Any]) -> None:
         *[("note", text) for text in result["notes"]],
         ("updates", f"{result['updates']} in {training:.1f} s ({each:.1f} ms each)"),
         ("selection", f"{100 * share_of_selection(result['seconds']):.1f}% of that time"),
+        *([("memory", f"{peak:.1f} GiB at the peak")] if (peak := result.get("peak_gib")) else []),
         ("accuracy", reached),
         ("run", out),
         ("next", f"derts report {out}"),

@@ -24,11 +24,14 @@ def image_memory(device: torch.device) -> float:
     return torch.cuda.mem_get_info(device)[0] / 2 if device.type == "cuda" else math.inf
 
 
-def place_table(images: Table, device: torch.device) -> Table:
-    """Images on a GPU where they fit into its `image_memory`; else streamed."""
+def place_table(images: Table, device: torch.device, memory_gib: float | None = None) -> Table:
+    """Images on a GPU where they fit into its `image_memory`, or half of a limit; else streamed."""
     if images.device.type == "cuda":
         return images
-    if images.items.nbytes < image_memory(device):
+    most = image_memory(device)
+    if memory_gib is not None and device.type == "cuda":
+        most = min(most, memory_gib * 2**29)
+    if images.items.nbytes < most:
         return images.to(device) if device.type == "cuda" else images
     return StreamedTable.of(images, device)
 
@@ -39,7 +42,8 @@ def placed_tables(data: str, hardware: HardwareConfig) -> Mapping[str, Table]:
     device, tables = choose_device(hardware), open_data(data)
     if device.type == "cpu":
         return tables
-    return {split: place_table(table, device) for split, table in tables.items()}
+    limit = hardware.memory_gib
+    return {split: place_table(table, device, limit) for split, table in tables.items()}
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from derts.kernels import norm_pool, pixel_conv, pixel_join, pixels, residual
-from derts.kernels.patch_sums import Norm
 from derts.kernels.patches import filters_of_rows, gradients_of_filters, products_of_patches
+from derts.models.pieces import Norm
 
 
 def rows_of(values: Tensor) -> Tensor:

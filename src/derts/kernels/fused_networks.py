@@ -8,23 +8,23 @@ pass with what follows it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeGuard, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from derts.kernels.patch_sums import Norm, folded, is_plain, kernels_read, norm_of
+from derts.kernels.patch_sums import folded, is_plain, kernels_read, norm_of
 from derts.models.batch_norm import BatchNorm
 from derts.models.cnn4 import CNN4, ConvBlock
 from derts.models.embedding import normalised
+from derts.models.pieces import Layer, Norm, in_pieces, is_cut
 from derts.models.resnet12 import SLOPE, ResidualBlock, ResNet12
 
 if TYPE_CHECKING:
     from derts.kernels.functions import KernelOperations
-
-Layer = tuple[torch.nn.Conv2d, BatchNorm]
 
 
 def can_fuse(backbone: torch.nn.Module, image_shape: Sequence[int]) -> TypeGuard[CNN4 | ResNet12]:
@@ -51,7 +51,7 @@ def fused(
     if isinstance(backbone, CNN4):
         return _cnn4(backbone, images, operations, products)
     first, *others = cast(list[ResidualBlock], list(backbone.blocks))
-    if kernels_read(images.shape[1:]):
+    if kernels_read(images.shape[1:]) and not is_cut(first.layers()[0], [images]):
         values = _first_block(first, images, operations, products)
     else:
         values = _block(first, normalised(images, dtype), operations)
@@ -78,8 +78,8 @@ def _cnn4(
     filters, shift = folded(first.norm, first.conv.weight, products, pixels)
     values = operations.conv_relu_pool(prepared, filters, shift)
     for block in others:
-        values = _conv(block.conv, values)
-        values = operations.norm_relu_pool(values, norm_of(block.norm, values, operations))
+        layers = [(block.conv, block.norm)]
+        values = _conv_norm(layers, [values], operations, operations.norm_relu_pool)
     return values.flatten(1)
 
 
@@ -87,40 +87,48 @@ def _first_block(
     block: ResidualBlock, images: Tensor, operations: KernelOperations, products: Tensor | None
 ) -> Tensor:
     """The same as `_block` of the normalised images."""
-    ((conv, norm), *layers), (shortcut_conv, shortcut_norm) = _layers(block)
+    ((conv, norm), *layers, last), (shortcut_conv, shortcut_norm) = block.layers()
     prepared, products, pixels = _prepared(images, norm, operations, products)
     filters, shift = folded(norm, conv.weight, products, pixels)
     main = operations.conv_leaky(prepared, filters, shift, SLOPE)
-    main, main_norm = _convolved(main, layers, operations)
+    main = _conv(last[0], _leaky(main, layers, operations))
+    main_norm = norm_of(last[1], main, operations)
     centre = F.pad(shortcut_conv.weight, (1, 1, 1, 1))  # a 1×1 filter is a 3×3 one
     filters, shift = folded(shortcut_norm, centre, products, pixels)
     return operations.join_pixels(main, main_norm, prepared, filters[:, :, 1, 1], shift, SLOPE)
 
 
 def _block(block: ResidualBlock, values: Tensor, operations: KernelOperations) -> Tensor:
-    layers, (conv, norm) = _layers(block)
-    shortcut = _conv(conv, values)
-    shortcut_norm = norm_of(norm, shortcut, operations)
-    main, main_norm = _convolved(values, layers, operations)
-    return operations.join(main, main_norm, shortcut, shortcut_norm, SLOPE)
+    (*layers, last), shortcut = block.layers()
+
+    def join(main: Tensor, other: Tensor, main_norm: Norm, other_norm: Norm) -> Tensor:
+        return operations.join(main, main_norm, other, other_norm, SLOPE)
+
+    main = _leaky(values, layers, operations)
+    return _conv_norm([last, shortcut], [main, values], operations, join)
 
 
-def _convolved(
-    values: Tensor, layers: list[Layer], operations: KernelOperations
-) -> tuple[Tensor, Norm]:
-    """The layers, with leaky between them; the last norm is not applied but given."""
-    *before, (last, last_norm) = layers
-    for conv, norm in before:
-        values = _conv(conv, values)
-        values = operations.norm_leaky(values, norm_of(norm, values, operations), SLOPE)
-    values = _conv(last, values)
-    return values, norm_of(last_norm, values, operations)
+def _leaky(values: Tensor, layers: list[Layer], operations: KernelOperations) -> Tensor:
+    """The layers, with leaky behind each."""
+    for layer in layers:
+        values = _conv_norm(
+            [layer], [values], operations, partial(operations.norm_leaky, slope=SLOPE)
+        )
+    return values
 
 
-def _layers(block: ResidualBlock) -> tuple[list[Layer], Layer]:
-    """Convolutions with their norms: of the main branch, of the shortcut."""
-    main = list(zip(block.convs, block.norms, strict=True))
-    return cast(list[Layer], main), cast(Layer, tuple(block.shortcut))
+def _conv_norm(
+    layers: list[Layer],
+    inputs: list[Tensor],
+    operations: KernelOperations,
+    finish: Callable[..., Tensor],
+) -> Tensor:
+    """`finish` of the layers' convolutions, and of their norms, which it applies."""
+    if is_cut(layers, inputs):
+        return in_pieces(layers, inputs, lambda x, n: finish(*x, *n), operations.moments)
+    values = [_conv(conv, x) for (conv, _), x in zip(layers, inputs, strict=True)]
+    norms = [norm_of(norm, x, operations) for (_, norm), x in zip(layers, values, strict=True)]
+    return finish(*values, *norms)
 
 
 def _conv(conv: torch.nn.Conv2d, values: Tensor) -> Tensor:

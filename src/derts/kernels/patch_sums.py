@@ -8,33 +8,20 @@ done, and no kernel needs to write what comes out of it only to normalise it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from derts.data.table import Table
 from derts.models.batch_norm import BatchNorm
+from derts.models.pieces import Norm
 
 if TYPE_CHECKING:
     from derts.kernels.functions import KernelOperations
 
 IMAGES_AT_ONCE = 2048
 MOST_BYTES = 2 << 30  # for what is known of every image of a table
-
-
-class Norm(NamedTuple):
-    """A BatchNorm: weight and bias [C], the mean and variance [C] that it normalises by.
-
-    `batch`: they are those of the values, so that gradients flow through them too.
-    """
-
-    weight: Tensor
-    bias: Tensor
-    mean: Tensor
-    variance: Tensor
-    eps: float
-    batch: bool
 
 
 def kernels_read(image_shape: Sequence[int]) -> bool:

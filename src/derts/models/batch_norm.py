@@ -18,6 +18,8 @@ class BatchNorm(nn.BatchNorm2d):
         self.context: int | None = None
         # Sums a tensor, with gradients, over the processes whose batches make the statistics.
         self.total: Total | None = None
+        # So many images at a time, where a block cuts them into pieces: derts.models.pieces.
+        self.at_once: int | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[n, channels, height, width] -> the same shape."""

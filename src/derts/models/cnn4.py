@@ -6,6 +6,7 @@ from torch import nn
 
 from derts.errors import DertsError
 from derts.models.batch_norm import BatchNorm
+from derts.models.pieces import conv_norm
 
 BLOCKS = 4
 
@@ -22,7 +23,7 @@ class ConvBlock(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[n, channels_in, height, width] -> [n, channels_out, height // 2, width // 2]."""
         # the largest of four is the same before ReLU and after, which then has a quarter to do
-        return F.relu(F.max_pool2d(self.norm(self.conv(x)), 2))
+        return conv_norm([(self.conv, self.norm)], [x], lambda y: F.relu(F.max_pool2d(y, 2)))
 
 
 class CNN4(nn.Module):

@@ -1,6 +1,7 @@
 """ResNet-12, the larger backbone of the few-shot literature (64-128-256-512)."""
 
 from itertools import pairwise
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +9,7 @@ from torch import nn
 
 from derts.errors import DertsError
 from derts.models.batch_norm import BatchNorm
+from derts.models.pieces import Layer, conv_norm
 
 SLOPE = 0.1
 
@@ -28,12 +30,20 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[n, channels_in, height, width] -> [n, channels_out, height // 2, width // 2]."""
+        (*before, last), shortcut = self.layers()
         y = x
-        for number, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
-            y = norm(conv(y))
-            if number < 2:
-                y = F.leaky_relu(y, SLOPE)
-        return F.leaky_relu(F.max_pool2d(y + self.shortcut(x), 2), SLOPE)  # as in CNN4's blocks
+        for layer in before:
+            y = conv_norm([layer], [y], lambda y: F.leaky_relu(y, SLOPE))
+        return conv_norm([last, shortcut], [y, x], _joined)
+
+    def layers(self) -> tuple[list[Layer], Layer]:
+        """Convolutions with their norms: of the main branch, of the shortcut."""
+        main = list(zip(self.convs, self.norms, strict=True))
+        return cast(list[Layer], main), cast(Layer, tuple(self.shortcut))
+
+
+def _joined(main: torch.Tensor, shortcut: torch.Tensor) -> torch.Tensor:
+    return F.leaky_relu(F.max_pool2d(main + shortcut, 2), SLOPE)  # as in CNN4's blocks
 
 
 class ResNet12(nn.Module):

@@ -17,6 +17,9 @@ GIB = 2**30
 # width × the image's sides, float32), as counted by running one; parameters by the square of the
 # width; features by the width
 MAPS = {"cnn4": 4.0, "resnet12": 19.0}
+# the same where images go through in pieces: of all images, of those of a piece
+MAPS_IN_PIECES = {"cnn4": (0.75, 4.0), "resnet12": (4.3, 13.6)}
+LEAST_PIECE = 16  # images
 MAPS_OF_KERNELS = {"cnn4": 2.35}  # they never write the largest; results/growth-h200.json
 PARAMETERS = {"cnn4": 27, "resnet12": 1950}
 SECOND_ORDER = 2.4  # maps of a support image in an inner step of MAML over those of any other
@@ -26,10 +29,13 @@ PROGRAM = {"cpu": 0.5 * GIB, "cuda": 0.7 * GIB}  # Python, torch and its librari
 SCATTERED = {"cpu": 2.0, "cuda": 1.1}  # memory held over memory in use: 1.6 to 2.0 on a CPU
 
 
-def needed_memory(config: TrainConfig, shape: tuple[int, ...], device: str = "cpu") -> float:
+def needed_memory(
+    config: TrainConfig, shape: tuple[int, ...], device: str = "cpu", pieces: int = 1
+) -> float:
     """About how many bytes a run on images of a shape (height, width, channels) will hold.
 
     Of test tasks alone where the backbone is unknown. Images lie on the disk, or are streamed.
+    Each meta-batch is computed in so many pieces.
 
     >>> f"{needed_memory(TrainConfig(), (84, 84, 3)) / GIB:.0f} GiB"
     '44 GiB'
@@ -46,15 +52,19 @@ def needed_memory(config: TrainConfig, shape: tuple[int, ...], device: str = "cp
     by_kernels = kind == "cuda" and config.hardware.precision == "bfloat16"
     if by_kernels and config.learner.name != "maml":
         maps = MAPS_OF_KERNELS.get(backbone, maps)
+    if pieces > 1:
+        of_all, of_piece = MAPS_IN_PIECES[backbone]
+        maps = min(maps, of_all + of_piece / pieces)
     parameters = 4.0 * PARAMETERS[backbone] * width**2
     program = PROGRAM[kind] + OF_PARAMETERS * parameters + drawn
     half = 0.5 if config.hardware.precision == "bfloat16" else 1.0
     if config.learner.name == "maml":
         inner = 1.0 if config.learner.first_order else SECOND_ORDER * steps
-        per_task = maps * (support + query + inner * support) * one_map
-        update = config.meta_batch * (per_task + 2 * (steps + 1) * parameters)
+        per_task = MAPS[backbone] * (support + query + inner * support) * one_map
+        tasks_at_once = -(-config.meta_batch // pieces)
+        update = tasks_at_once * (per_task + 2 * (steps + 1) * parameters)
         at_once = min(MAML_ON_GPU if kind == "cuda" else MAML_ON_CPU, config.evaluation.tasks)
-        evaluation = at_once * maps * (1.3 * support + 0.65 * tested) * one_map
+        evaluation = at_once * MAPS[backbone] * (1.3 * support + 0.65 * tested) * one_map
         return program + 1.2 * SCATTERED[kind] * half * max(update, evaluation)
     update = config.meta_batch * maps * (support + query) * one_map
     features = 4.0 * width * (8 if backbone == "resnet12" else (shape[0] >> 4) * (shape[1] >> 4))
@@ -66,21 +76,28 @@ def needed_memory(config: TrainConfig, shape: tuple[int, ...], device: str = "cp
     return program + SCATTERED[kind] * half * update + pools
 
 
-def check_memory(
+def plan_pieces(
     config: TrainConfig, tables: Mapping[str, Table], device: torch.device, processes: int = 1
-) -> None:
-    """Refuse a run that will not fit into what is free, and name settings that do."""
-    free = free_memory(device)
+) -> int:
+    """In how many pieces to compute a meta-batch, so that a run fits into what is free.
+
+    One that never fits is refused, with settings that do.
+    """
+    limit = config.hardware.memory_gib
+    free = free_memory(device) if limit is None else limit * GIB
     if free is None or "train" not in tables:
-        return
+        return 1
     shape, held = tables["train"].item_shape, tables["train"].items.nbytes
     if config.tasks.rotated:
         free -= 4 * held
     elif device.type == "cuda" and held < free / 2:  # larger ones are streamed
         free -= held
     share = replace(config, meta_batch=-(-config.meta_batch // processes))
-    if (needed := needed_memory(share, shape, device.type)) <= free:
-        return
+    pieces, most = 1, most_pieces(share)
+    while (needed := needed_memory(share, shape, device.type, pieces)) > free and pieces < most:
+        pieces = min(2 * pieces, most)
+    if needed <= free:
+        return pieces
     fix = "free some, or prepare smaller images with derts data prepare --size"
     if (fits := settings_that_fit(share, shape, device.type, free)) is not None:
         changed = {
@@ -92,7 +109,15 @@ def check_memory(
         words = [f"{name} {new}" for name, (new, old) in changed.items() if new != old]
         fix = f"try {' '.join(words)}" + (", or --preset laptop" if device.type == "cpu" else "")
     cause = f"training needs about {needed / GIB:,.1f} GiB of memory on {device}"
+    cause += f", a meta-batch being cut into {pieces} pieces" if pieces > 1 else ""
     raise DertsError(f"{cause}, and {free / GIB:,.1f} are free: {fix}")
+
+
+def most_pieces(config: TrainConfig) -> int:
+    """How many pieces a meta-batch may be computed in: of tasks for MAML, of images for others."""
+    tasks = config.tasks
+    images = config.meta_batch * tasks.way * (tasks.shot + tasks.query)
+    return config.meta_batch if config.learner.name == "maml" else max(1, images // LEAST_PIECE)
 
 
 def check_file_size(config: TrainConfig, shape: tuple[int, ...], files: Sequence[Path]) -> None:
@@ -124,7 +149,7 @@ def settings_that_fit(
     config: TrainConfig, shape: tuple[int, ...], device: str, free: float
 ) -> TrainConfig | None:
     """The config with tasks, width or pool halved until it fits; None: it never does."""
-    while needed_memory(config, shape, device) > free:
+    while needed_memory(config, shape, device, most_pieces(config)) > free:
         model, strategy, tested = config.model, config.strategy, config.evaluation
         smaller = []
         if config.meta_batch > 1:
@@ -139,7 +164,7 @@ def settings_that_fit(
             return None
         if config.meta_batch <= 4:  # fewer tasks make a poor gradient
             smaller.reverse()
-        needs = [needed_memory(one, shape, device) for one in smaller]
+        needs = [needed_memory(one, shape, device, most_pieces(one)) for one in smaller]
         least = min(needs)
         config = next(c for c, need in zip(smaller, needs, strict=True) if need <= 1.1 * least)
     return config

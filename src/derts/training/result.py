@@ -10,6 +10,7 @@ from derts.clock import seconds_per_update, selection_share
 from derts.config_file import as_values
 from derts.data.store import store_settings
 from derts.evaluation import Evaluation
+from derts.hardware import peak_memory
 from derts.provenance import code_version, machine
 from derts.training.run_folder import Event
 
@@ -32,6 +33,7 @@ def make_result(trainer: Trainer, evaluation: Evaluation, events: Iterable[Event
         "item_shape": list(trainer.item_shape),
         "embedded_by": store_settings(trainer.config.data).get("embedded_by"),
         "images": {"count": len(trainer.images), "classes": len(trainer.images.class_names)},
+        "peak_gib": round((peak_memory(trainer.device) or 0) / 2**30, 3) or None,
         "seconds": {name: round(value, 4) for name, value in trainer.clock.seconds.items()},
         **summarise(list(events), trainer.config.strategy.warmup, trainer.update),
         **_summary(evaluation),

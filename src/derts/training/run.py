@@ -20,7 +20,7 @@ from derts.progress import Advance, progress, unheard
 from derts.tasks import TaskSampler
 from derts.training.checkpoint import State, best_weights, checkpoint_files, newest_checkpoint
 from derts.training.driver import Driver, Listen
-from derts.training.memory import check_file_size, check_memory
+from derts.training.memory import check_file_size, plan_pieces
 from derts.training.result import Result
 from derts.training.run_folder import Run
 from derts.training.task_drawer import draw_tasks, evaluation_tasks, training_sampler
@@ -171,9 +171,10 @@ def checked_trainer(
             # what it advises no other split will refuse
             draw_tasks(TaskSampler(smallest), config.tasks, 1, (0, "check"))
         draw_tasks(training_sampler(tables["train"], config.tasks), config.tasks, 1, (0, "check"))
-    check_memory(config, tables, group.device or choose_device(config.hardware), group.size)
+    device = group.device or choose_device(config.hardware)
+    pieces = plan_pieces(config, tables, device, group.size)
     shown = partial(progress, quiet=quiet or not group.leads)
-    trainer = Trainer(config, tables, group=group, progress=shown)
+    trainer = Trainer(config, tables, group=group, progress=shown, pieces=pieces)
     for split in splits:
         evaluation_tasks(trainer.config, trainer.split(split))
     return trainer

@@ -18,6 +18,7 @@ from derts.kernels.fast_embedding import FastEmbedding
 from derts.learners.base import Learner, Outcome, Weigh
 from derts.models import CNN4
 from derts.models.batch_norm import set_total
+from derts.models.pieces import set_at_once
 from derts.tasks.pool import TaskPool
 from derts.training.bad_numbers import GuardedStep
 
@@ -48,12 +49,23 @@ class AdamW(torch.optim.AdamW):
 
 
 class Updater:
-    """Updates one learner on one table."""
+    """Updates one learner on one table, each in so many pieces that are done one by one."""
 
     def __init__(
-        self, learner: Learner[Any], images: Table, config: TrainConfig, group: Group
+        self,
+        learner: Learner[Any],
+        images: Table,
+        config: TrainConfig,
+        group: Group,
+        pieces: int = 1,
     ) -> None:
         self.learner, self.images, self.config, self.group = learner, images, config, group
+        part, tasks = group.part(config.meta_batch), config.tasks
+        mine = part.stop - part.start
+        mine *= tasks.way * (tasks.shot + tasks.query) if learner.embeds else 1
+        self.at_once = -(-mine // pieces)
+        if learner.embeds and pieces > 1:
+            set_at_once(learner.backbone.blocks, self.at_once)  # type: ignore[arg-type]
         alone = group.alone and learner.embeds
         # MAML's update on a CNN4 is no less the same every time
         fixed = learner.embeds or isinstance(learner.backbone, CNN4)
@@ -96,9 +108,7 @@ class Updater:
         """Fill the parameters' gradients; `loss` is this process's part of the meta-batch's."""
         learner, group, count = self.learner, self.group, len(pool)
         if group.alone:
-            outcome = learner.outer_loss(self.images, pool, weigh)
-            outcome.loss.backward()
-            return outcome
+            return self._backward(pool, weigh)
         part, share = group.part(count), group.share(count)
         if learner.embeds:
             # where every process has all tasks, each has all their statistics too
@@ -108,11 +118,31 @@ class Updater:
             weights = weigh(group.gather(mine, count))
             return share * (torch.ones_like(mine) if weights is None else weights[part].to(mine))
 
-        outcome = learner.outer_loss(self.images, pool[part], weigh_mine)
-        outcome.loss.backward()
+        outcome = self._backward(pool[part], weigh_mine)
         group.sum_tensors([x.grad for x in learner.parameters() if x.grad is not None])
         losses = group.gather(outcome.losses, count)
         return Outcome(outcome.loss.detach(), losses, group.gather(outcome.accuracies, count))
+
+    def _backward(self, pool: TaskPool, weigh: Weigh) -> Outcome:
+        """Add the gradients of the tasks' weighted mean loss to the parameters'."""
+        learner, images = self.learner, self.images
+        if learner.embeds or len(pool) <= self.at_once:
+            outcome = learner.outer_loss(images, pool, weigh)
+            outcome.loss.backward()
+            return outcome
+        # weights may follow from all losses, so these come first, without a graph
+        pieces = list(pool.split(self.at_once))
+        with torch.no_grad():
+            losses = torch.cat([learner.forward_tasks(images, piece)[1] for piece in pieces])
+        weights = weigh(losses)
+        weights = torch.ones_like(losses) if weights is None else weights.to(losses)
+        found = []
+        for piece, some in zip(pieces, weights.split(self.at_once), strict=True):
+            outcome = learner.outer_loss(images, piece, some * (len(piece) / len(pool)))
+            outcome.loss.backward()
+            found.append(outcome)
+        loss = torch.stack([one.loss.detach() for one in found]).sum()
+        return Outcome(loss, losses, torch.cat([one.accuracies for one in found]))
 
     def finish(self, losses: Tensor, accuracies: Tensor) -> Tensor:
         """Step; mean loss, mean accuracy and gradient norm, as [3]."""
@@ -151,6 +181,7 @@ class CapturedUpdate:
         self.weights = torch.ones(len(pool), device=learner.device)
         kept = [buffer.clone() for buffer in learner.buffers()]
         optimiser.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()  # what updates before it held, the capture holds beside it
         side = torch.cuda.Stream(learner.device)
         side.wait_stream(torch.cuda.current_stream(learner.device))
         with torch.cuda.stream(side):

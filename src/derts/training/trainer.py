@@ -37,7 +37,8 @@ class Trainer:
     """Trains one learner on one table; `state_dict` holds all that is needed to go on.
 
     `best` has the weights to be judged by, if not the last, and their update; `split(name)` is a
-    part of the data, embedded where the backbone is frozen.
+    part of the data, embedded where the backbone is frozen. Each meta-batch is computed in so many
+    `pieces`, with the same gradients.
 
     >>> from derts.config import *
     >>> from derts.data import glyphs
@@ -56,6 +57,7 @@ class Trainer:
         log: Log = lambda event: None,
         group: Group | None = None,
         progress: Progress = silent,
+        pieces: int = 1,
     ) -> None:
         self.config = config = config.resolved()
         self.group, self.tables, self.log = group or Group(), tables, log
@@ -64,7 +66,8 @@ class Trainer:
 
         # a split: as it is (_raw), embedded where a backbone is frozen (split), placed
         self.split = cache(lambda name: self._embedded(self._raw(name)))
-        self._placed = cache(lambda name: place_table(self.split(name), self.device))
+        limit = config.hardware.memory_gib
+        self._placed = cache(lambda name: place_table(self.split(name), self.device, limit))
         self._test_tasks = cache(lambda name: evaluation_tasks(self.config, self._placed(name)))
 
         # the learner, and the tasks it trains on
@@ -79,11 +82,11 @@ class Trainer:
         if (used := self.learner.embedding.pretrained) is not None:
             used.check_images(self.item_shape)
         images = self._embedded(images)
-        self.images = place_table(images, self.device)
+        self.images = place_table(images, self.device, limit)
         if isinstance(self.learner.backbone, FeatureBackbone | FineTuned):
             self.learner.backbone.fit(images)
         place_learner(self.learner, config.hardware, self.device)
-        self.updater = Updater(self.learner, self.images, config, self.group)
+        self.updater = Updater(self.learner, self.images, config, self.group, pieces)
         self.optimiser = self.updater.optimiser
 
         # who chooses the tasks, and what is counted
@@ -101,10 +104,16 @@ class Trainer:
             draw_validation=self.drawer.draw_validation,
         )  # fmt: skip
         self.looks: LabelLooks | None = None
-        self._obstacle = ""
+        self._notes: list[str] = []
+        if pieces > 1:
+            some = "images" if self.learner.embeds else "tasks"
+            text = f"a meta-batch is computed in {pieces} pieces of at most {self.updater.at_once}"
+            self._notes.append(f"{text} {some}, to need less memory")
         if config.strategy.name == "derts" and config.strategy.judge != "none":
-            self._obstacle = label_obstacle(config)
-            self.looks = None if self._obstacle else LabelLooks(self)
+            if obstacle := label_obstacle(config):
+                self._notes.append(f"labels of the data set are not judged: {obstacle}")
+            else:
+                self.looks = LabelLooks(self)
         self.strategy.check(self.context)
 
     def _raw(self, name: str) -> Table:
@@ -127,8 +136,7 @@ class Trainer:
         """Train up to an update (default: the last), or until `stopping` says so."""
         until = self.config.updates if until is None else min(until, self.config.updates)
         self.learner.train()
-        if self._obstacle and not self.update:
-            text = f"labels of the data set are not judged: {self._obstacle}"
+        for text in [] if self.update else self._notes:
             self.log({"event": "note", "update": 0, "text": text})
         if self.looks is not None:
             self.looks.look(self.update, self._progress)
