@@ -113,6 +113,8 @@ def target_rows() -> Rows:
         peer = (updates[learner, "cnn4", "loop"]["ms"], "the usual loop")
         add(f"update, {learner}, CNN4-64", "2.4 ms arithmetic, 6 ms memory", peer, mine, 15, " ms")
     for learner in ("anil", "protonet"):
+        if (learner, "resnet12", "ours") not in updates:
+            continue
         mine = updates[learner, "resnet12", "ours"]["ms"]
         peer = (updates[learner, "resnet12", "loop"]["ms"], "the usual loop")
         add(f"update, {learner}, ResNet-12", "61 ms arithmetic", peer, mine, 110, " ms")

@@ -30,10 +30,8 @@ def patches(values: Tensor) -> Tensor:
     """[..., H, W, C] -> [N, H, W, 9C]: the 3×3 pixels around each, zeros outside."""
     height, width, channels = values.shape[-3:]
     framed = F.pad(values.reshape(-1, height, width, channels), (0, 0, 1, 1, 1, 1))
-    # no more than a copy, so several channels may go as one number
-    whole = framed.view(torch.int64) if channels * values.itemsize % 8 == 0 else framed
-    around = whole.unfold(1, 3, 1).unfold(2, 3, 1).permute(0, 1, 2, 4, 5, 3)
-    return around.reshape(len(framed), height, width, -1).view(values.dtype)
+    around = framed.unfold(1, 3, 1).unfold(2, 3, 1).permute(0, 1, 2, 4, 5, 3)
+    return around.reshape(len(framed), height, width, -1)
 
 
 def convolved(values: Tensor, filters: Tensor) -> Tensor:
