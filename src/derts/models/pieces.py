@@ -212,9 +212,10 @@ def _total(norm: BatchNorm, values: Tensor) -> Tensor:
 
 
 def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
-    wide = torch.promote_types(values.dtype, torch.float32)
-    variance, mean = torch.var_mean(values.to(wide), (0, 2, 3), correction=0)
-    return mean, variance
+    # as rows: torch.var_mean takes ten times as long on a CPU
+    rows = values.permute(0, 2, 3, 1).reshape(-1, values.shape[1])
+    mean = rows.mean(0, dtype=torch.promote_types(rows.dtype, torch.float32))
+    return mean, (rows - mean).square_().mean(0)
 
 
 def _normed(values: Tensor, norm: Norm) -> Tensor:
