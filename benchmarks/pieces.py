@@ -3,9 +3,9 @@
     python benchmarks/pieces.py --out results/pieces-cpu.json     # or results/pieces-h200.json
     python benchmarks/pieces.py --quick                           # tiny: shows that it runs
 
-ProtoNet on random pixels. Every case is a process of its own, so that its peak is its own; they take
-turns. Without a limit the case is uncut. On a GPU the limit is enforced (torch gives no more) and
-times are by the clock; on a CPU they are of one core.
+ProtoNet on random pixels. Every case is a process of its own, so that its peak is its own. Without
+a limit the case is uncut. On a GPU the limit is enforced (torch gives no more) and times are by the
+clock; on a CPU they are of one core.
 """
 
 from __future__ import annotations
