@@ -51,7 +51,7 @@ def test_an_update_in_pieces_is_the_update(
 
 
 def test_a_run_is_cut_by_itself_and_says_so(letters: Tables) -> None:
-    config = tiny(meta_batch=100, model={"width": 32}, updates=1)
+    config = tiny(meta_batch=100, model={"width": 32}, updates=1, hardware={"device": "cpu"})
     most = most_pieces(config)
     for pieces in (2, most):
         limit = 1.0001 * needed_memory(config, SHAPE, "cpu", pieces)
@@ -85,7 +85,7 @@ def test_a_limit_is_kept() -> None:
     values: dict[str, Any] = {"meta_batch": 8, "updates": 2, "evaluation": {"tasks": 2}}
     peaks = []
     for limit in (100.0, 1.5):
-        given = json.dumps({**values, "hardware": {"memory_gib": limit}})
+        given = json.dumps({**values, "hardware": {"device": "cpu", "memory_gib": limit}})
         said = subprocess.run(
             [sys.executable, "-c", PROGRAM, given], capture_output=True, check=True, text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
