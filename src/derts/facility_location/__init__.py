@@ -1,7 +1,7 @@
 """Stage 7: K rows of a matrix that stand for all N of them, with weights.
 
 selection   `select` and what it gives
-greedy      the engines it asks, or on_gpu with its gpu_kernels; they ask distances
+greedy      the engines it asks, or on_gpu with gpu_kernels, gpu_stochastic; they ask distances
 two_rounds  the same dealt out to shares or processes
 """
 

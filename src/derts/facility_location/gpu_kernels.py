@@ -1,5 +1,4 @@
-"""Hand-written GPU kernels (Triton): distances between all pairs, two of exact greedy, one of
-stochastic greedy.
+"""Hand-written GPU kernels (Triton): distances between all pairs, and two of exact greedy.
 
 Distances are multiples of one quantum, so float64 sums are exact and the picks are the CPU's.
 """
@@ -47,7 +46,7 @@ def pair_distances(points: Tensor, others: Tensor, rounder: float) -> Tensor:
 
 
 @triton.jit
-def _meet(arrivals, target):
+def meet(arrivals, target):
     tl.debug_barrier()
     tl.atomic_add(arrivals, 1, sem="acq_rel")
     while tl.atomic_add(arrivals, 0, sem="acquire") < target:
@@ -82,7 +81,7 @@ def _greedy_kept(
         tl.store(best_gain + side + PROGRAMS, next_top)
         tl.store(best_index + side + PROGRAMS, second)
         meeting += 1
-        _meet(arrivals, meeting * PROGRAMS)
+        meet(arrivals, meeting * PROGRAMS)
         slots = ((meeting - 1) % 2) * 2 * PROGRAMS + tl.arange(0, 2 * PROGRAMS)
         their_gain = tl.load(best_gain + slots, cache_modifier=".cg")
         their_index = tl.load(best_index + slots, cache_modifier=".cg")
@@ -175,70 +174,6 @@ def greedy_kept(matrix: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @triton.jit
-def _stochastic_kept(
-    matrix, nearest, places, remaining, best_sum, best_row, best_place, arrivals,
-    picks, picked_gains, count, k, size,
-    ROWS: tl.constexpr, PROGRAMS: tl.constexpr, NOBODY: tl.constexpr,
-):  # fmt: skip
-    program = tl.program_id(0)
-    everyone = tl.arange(0, ROWS)
-    inside = everyone < count
-    limit = tl.load(nearest + everyone, mask=inside, other=0.0)
-    left = remaining + program * ROWS
-    for position in range(k):
-        known = program < tl.minimum(size, count - position)
-        place = tl.load(places + position * size + program, mask=known, other=0)
-        row = tl.load(left + place)
-        distance = tl.load(matrix + row.to(tl.int64) * count + everyone, mask=inside, other=0.0)
-        total = tl.sum(tl.minimum(distance, limit).to(tl.float64), 0)
-        side = (position % 2) * PROGRAMS  # two sets of slots in turn: nobody is two picks ahead
-        tl.store(best_sum + side + program, tl.where(known, total, float("inf")))
-        tl.store(best_row + side + program, row)
-        tl.store(best_place + side + program, place)
-        _meet(arrivals, (position + 1) * PROGRAMS)
-        slots = side + tl.arange(0, PROGRAMS)
-        sums = tl.load(best_sum + slots, cache_modifier=".cg")
-        rows = tl.load(best_row + slots, cache_modifier=".cg")
-        their_places = tl.load(best_place + slots, cache_modifier=".cg")
-        least = tl.min(sums, 0)
-        pick = tl.min(tl.where(sums == least, rows, NOBODY), 0)
-        gap = tl.min(tl.where((sums == least) & (rows == pick), their_places, NOBODY), 0)
-        if program == 0:
-            tl.store(picks + position, pick)
-            tl.store(picked_gains + position, tl.sum(limit.to(tl.float64), 0) - least)
-        last = tl.load(left + count - 1 - position)
-        tl.debug_barrier()
-        tl.store(left + gap, last)
-        tl.debug_barrier()
-        distance = tl.load(matrix + pick.to(tl.int64) * count + everyone, mask=inside, other=0.0)
-        limit = tl.minimum(limit, distance)
-    if program == 0:
-        tl.store(nearest + everyone, limit, mask=inside)
-
-
-def stochastic_kept(matrix: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Distances float32 [N, N] and `greedy.candidate_places` [K, size] -> the picks of stochastic
-    greedy, as `greedy_kept` returns its own. A program looks at one candidate of each pick.
-    """
-    (k, size), count, device = places.shape, len(matrix), matrix.device
-    programs = triton.next_power_of_2(size)
-    rows = triton.next_power_of_2(count)
-    nearest = matrix.max().expand(count).clone()
-    picks = torch.empty(k, dtype=torch.int32, device=device)
-    picked_gains = torch.empty(k, dtype=torch.float64, device=device)
-    slots = torch.empty(2, 2 * programs, dtype=torch.int32, device=device)
-    _stochastic_kept[(programs,)](
-        matrix, nearest, places.to(device, torch.int32),
-        torch.arange(rows, dtype=torch.int32, device=device).repeat(programs),
-        torch.empty(2 * programs, dtype=torch.float64, device=device), slots[0], slots[1],
-        torch.zeros(1, dtype=torch.int32, device=device),
-        picks, picked_gains, count, k, size,
-        ROWS=rows, PROGRAMS=programs, NOBODY=1 << 30, num_warps=8,
-    )  # fmt: skip
-    return picks.long(), picked_gains, nearest
-
-
-@triton.jit
 def _greedy_large(
     left, right, gains, nearest, best_gain, best_index, arrivals, totals,
     changed, lower, upper, picks, picked_gains, count, k, inner,
@@ -257,7 +192,7 @@ def _greedy_large(
         tl.store(best_index + side + program, tl.min(tl.where(gain == top, own, NOBODY), 0))
         if program == 0:  # the list of two picks ago, which nobody reads any more
             tl.store(totals + (position + 1) % 3, 0)
-        _meet(arrivals, (2 * position + 1) * PROGRAMS)
+        meet(arrivals, (2 * position + 1) * PROGRAMS)
         slots = side + tl.arange(0, PROGRAMS)
         their_gain = tl.load(best_gain + slots, cache_modifier=".cg")
         their_index = tl.load(best_index + slots, cache_modifier=".cg")
@@ -280,7 +215,7 @@ def _greedy_large(
         tl.store(lower + place, row, mask=nearer)
         tl.store(upper + place, limit, mask=nearer)
         limit = tl.where(nearer, row, limit)
-        _meet(arrivals, (2 * position + 2) * PROGRAMS)
+        meet(arrivals, (2 * position + 2) * PROGRAMS)
         total = tl.load(totals + position % 3, cache_modifier=".cg")
         for start in range(0, total, CHUNK):
             at = start + tl.arange(0, CHUNK)

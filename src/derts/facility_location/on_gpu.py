@@ -45,7 +45,7 @@ def greedy_on_gpu(
     if places is not None:
         if distances.kept is None or places.shape[1] > MOST_CANDIDATES:
             return None
-        from derts.facility_location.gpu_kernels import stochastic_kept
+        from derts.facility_location.gpu_stochastic import stochastic_kept
 
         found = stochastic_kept(distances.kept, torch.from_numpy(places))
     elif distances.kept is None and (len(points) > LARGE_ROWS or not distances.by_kernel):

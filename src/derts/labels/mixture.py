@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from derts.distributed import Group
-from derts.errors import DertsError
 from derts.labels.trust import Trust
+from derts.labels.whitening import whitening
 
 START_WRONG = 0.3  # share of wrong labels that the search for pairs begins with
 BLOCK = 1 << 24  # numbers that a block of images may take, features and classes each …
@@ -29,7 +29,6 @@ BLOCK_ON_CPU = 1 << 20  # … and as many as stay in its cache
 BELIEFS: tuple[float, ...] = tuple(2.0 ** (step / 2) for step in range(-16, 5))  # β, to be tried
 NEAR = 2  # places in that list, up and down, from one round to the next
 RATES = (0.005, 0.02, 0.05, *(step / 20 for step in range(2, 18)))  # of wrong labels, likewise
-SHRINKAGE = 10.0  # images per dimension with which the spread within classes is half believed
 CLEAN_GAIN = 0.01  # nats per label by which wrong labels must explain more than none at all
 SAMPLED = 5_000  # images, about, by which β is chosen
 SUPPOSED_WRONG = 0.1  # share of the labels, to say how many of them would be seen
@@ -157,24 +156,13 @@ class Mixture:
 
     def _whitening(self) -> Tensor:
         """[d, d] after which the spread within classes is about the same in all directions."""
-        dim = self.dim
 
         def spread(part: slice) -> Tensor:
             apart = self.rows[part] - self.centre - self.means[self.given[part]]
             return (apart * self.trusted[part, None]).T.double() @ apart.double()
 
         freedom = float((self.weights - 1).clamp(min=0).sum())
-        covariance = self._sum(spread) / max(freedom, 1.0)
-        level = float(covariance.diagonal().mean()) or 1.0
-        shrinkage = SHRINKAGE * dim / (SHRINKAGE * dim + freedom)
-        identity = torch.eye(dim, dtype=torch.float64, device=self.rows.device)
-        mixed = (1 - shrinkage) * covariance + (shrinkage + 1e-6) * level * identity
-        if not bool(mixed.isfinite().all()):
-            fix = "scale them to numbers of about 1"
-            raise DertsError(f"the features are too large to compute their spread: {fix}")
-        root = torch.linalg.cholesky(mixed)  # x ↦ x L⁻ᵀ for mixed = L Lᵀ
-        whiten: Tensor = torch.linalg.solve_triangular(root, identity, upper=False).T
-        return whiten.to(self.rows)
+        return whitening(self._sum(spread) / max(freedom, 1.0), freedom).to(self.rows)
 
     def _distances(self, part: slice) -> Tensor:
         """Squared distances [n, C] to the prototypes, each image left out of its own."""
