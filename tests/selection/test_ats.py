@@ -12,9 +12,9 @@ from derts.distributed import Group
 from derts.errors import DertsError
 from derts.learners import ANIL, MAML
 from derts.learners.pool_features import distinct_images, evaluation_mode
-from derts.selection import ats
 from derts.selection.ats import AdaptiveScheduler
-from derts.selection.ats_network import (
+from derts.selection.ats import strategy as ats
+from derts.selection.ats.network import (
     Scheduler,
     gumbel,
     observe_tasks,

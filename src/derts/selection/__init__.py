@@ -5,7 +5,7 @@ noisy_tasks  its drop
 redundancy   its balancing, and whether selecting pays
 rounds       draw a pool, choose, train on the choice: what all that work so share (round_record)
 strategy     the contract, which training/trainer.py asks for every batch
-baselines, us, ats (ats_network), gradmatch   what derts is compared with
+baselines, us, ats, gradmatch   what derts is compared with
 """
 
 from collections.abc import Callable

@@ -23,7 +23,7 @@ from derts.evaluation import accuracies
 from derts.hardware import one_thread
 from derts.learners import ANIL, MAML
 from derts.learners.pool_features import distinct_images, evaluation_mode, in_round_numbers
-from derts.selection.ats_network import (
+from derts.selection.ats.network import (
     STEPS_OF_PROGRESS,
     OuterLoss,
     Scheduler,
