@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from accuracy_tables import MISLABELLED
-from result_files import NOT_RUN, Cell, Rows, compared, mark, read, table
+from result_files import NOT_RUN, RESULTS, Cell, Rows, compared, mark, read, table
 
 from derts.paper.report import SAME_AS_RANDOM
 from derts.report.tables import markdown_table
 from derts.statistics import over_seeds
+
+PHOTOS = {"mini32": "mini-ImageNet at 32×32", "tiered32": "tiered-ImageNet's subset at 32×32"}
 
 
 def learners() -> str:
@@ -122,4 +124,19 @@ def redundant() -> str:
             if name == "random":
                 rows.append((learner, "random + votes", SAME_AS_RANDOM, "", ""))
                 rows.append((learner, "the paper's rule", NOT_RUN, "", ""))
+    return table(rows)
+
+
+def redundant_photos() -> str:
+    """The same of photos, test classes: one row for each data set and learner."""
+    rows: list[tuple[Cell, ...]] = [
+        ("photos", "learner", "random", "derts", "derts − random", "every task as likely − random")
+    ]
+    for file in sorted(RESULTS.glob("redundant-photos-*-cpu.json")):
+        found = compared(file.name)
+        learner = next(iter(found))[0]
+        random, derts = found[learner, "random"], found[learner, "derts"]
+        even = found[learner, "random, every task as likely"].minus(random)
+        name = PHOTOS[read(file.name)["runs"][0]["config"]["data"]]
+        rows.append((name, learner, random.shown(), derts.shown(), derts.minus(random), even))
     return table(rows)

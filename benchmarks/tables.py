@@ -44,6 +44,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "noise-scores": strategies.noise_scores,
     "measured": strategies.strategies,
     "redundant": strategies.redundant,
+    "redundant-photos": strategies.redundant_photos,
     "aims": lambda: markdown_table(speed.target_rows()),
     "start": lambda: markdown_table(speed.start_rows()),
     "updates": lambda: markdown_table(speed.update_rows()),
