@@ -140,3 +140,25 @@ def redundant_photos() -> str:
         name = PHOTOS[read(file.name)["runs"][0]["config"]["data"]]
         rows.append((name, learner, random.shown(), derts.shown(), derts.minus(random), even))
     return table(rows)
+
+
+def heads() -> str:
+    """What ANIL's `logit-theta` tells, by how the head starts; means over seeds."""
+    rows: Rows = [
+        ("tasks", "update", "head", "mean norm", "rank correlation with exact norms",
+         "error of a subset / random", "AUROC of wrong tasks by norm")
+    ]  # fmt: skip
+    found: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+    for row in read("head-readings-cpu.json")["results"]:
+        if row["estimate"] == "logit-theta":
+            found.setdefault((row["noise"], row["update"], row["head"]), []).append(row)
+    for (noise, update, head), each in sorted(found.items()):
+
+        def mean(name: str, of: list[dict[str, Any]] = each) -> float:
+            return sum(row[name] for row in of) / len(of)
+
+        wrong = f"{mean('auroc'):.2f}" if "auroc" in each[0] else ""
+        error = mean("error") / mean("random_error")
+        numbers = f"{mean('norm'):.2g}", f"{mean('rank_correlation'):+.2f}", f"{error:.2f}"
+        rows.append((noise, str(update), head, *numbers, wrong))
+    return table(rows)

@@ -45,6 +45,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "measured": strategies.strategies,
     "redundant": strategies.redundant,
     "redundant-photos": strategies.redundant_photos,
+    "heads": strategies.heads,
     "aims": lambda: markdown_table(speed.target_rows()),
     "start": lambda: markdown_table(speed.start_rows()),
     "updates": lambda: markdown_table(speed.update_rows()),
