@@ -155,7 +155,7 @@ def heads() -> str:
     for (noise, update, head), each in sorted(found.items()):
 
         def mean(name: str, of: list[dict[str, Any]] = each) -> float:
-            return sum(row[name] for row in of) / len(of)
+            return float(sum(row[name] for row in of)) / len(of)
 
         wrong = f"{mean('auroc'):.2f}" if "auroc" in each[0] else ""
         error = mean("error") / mean("random_error")
