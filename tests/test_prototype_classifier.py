@@ -29,7 +29,9 @@ def blobs(each: int = 30) -> tuple[Any, Any]:
 
 @parametrize_with_checks([derts.PrototypeClassifier()])  # type: ignore[untyped-decorator]
 def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
+    settings = estimator.get_params()
     check(estimator)  # raises an AssertionError where the estimator does not behave
+    assert estimator.get_params() == settings
 
 
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
@@ -38,7 +40,9 @@ def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
 def test_scikit_learns_own_checks_with_trust(estimator: Any, check: Any) -> None:
     if any(name in str(check) for name in ("train", "dtypes", "classes", "y_2d", "array")):
         pytest.skip("fits many times: the checks without trust do the same")
+    settings = estimator.get_params()
     check(estimator)
+    assert estimator.get_params() == settings
 
 
 def test_the_same_probabilities_as_derts_predict() -> None:
