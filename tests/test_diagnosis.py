@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from derts.cli import run
-from derts.config import LearnerConfig, ModelConfig
 from derts.data import ImageTable
 from derts.diagnosis import diagnose, distance_rank_correlation, relative_error
-from derts.learners import build_learner
 from derts.tasks import TaskNoise, TaskPool, generator
+from tests.tiny import tiny_learner
 
 pytestmark = pytest.mark.slow
 
@@ -37,12 +36,7 @@ def test_rank_correlation_is_one_for_the_same_distances_and_none_for_others() ->
 @pytest.mark.parametrize("name", ["anil", "protonet", "maml"])
 def test_every_estimate_of_a_learner_is_shown(name: str, letters: Tables) -> None:
     images = letters["train"]
-    learner = build_learner(
-        LearnerConfig(name),  # type: ignore[arg-type]
-        ModelConfig(width=4),
-        way=3,
-        item_shape=images.item_shape,
-    )
+    learner = tiny_learner(name, images)
     noise = TaskNoise(0.5)
     pool = TaskPool.sample(images, tasks=20, way=3, shot=2, query=3, seed=0, noise=noise)
     found = diagnose(learner, images, pool, draws=5)

@@ -3,7 +3,16 @@
 from dataclasses import replace
 from typing import Any
 
-from derts.config import EvaluationConfig, ModelConfig, StrategyConfig, TaskConfig, TrainConfig
+from derts.config import (
+    EvaluationConfig,
+    LearnerConfig,
+    ModelConfig,
+    StrategyConfig,
+    TaskConfig,
+    TrainConfig,
+)
+from derts.data.table import Table
+from derts.learners import AnyLearner, build_learner
 
 TINY = TrainConfig(
     data="glyphs-60x12",
@@ -28,6 +37,12 @@ LEARNING_WORDS = [
     "--tasks.shot", "3", "--tasks.query", "4", "--meta-batch", "4", "--evaluation.tasks", "10",
     "--evaluation.query", "4", "--learner.distance-divisor", "4", "--quiet",
 ]  # fmt: skip
+
+
+def tiny_learner(name: str, images: Table) -> AnyLearner:
+    """A learner of three classes on a network of four filters."""
+    config = LearnerConfig(name)  # type: ignore[arg-type]
+    return build_learner(config, ModelConfig(width=4), way=3, item_shape=images.item_shape)
 
 
 def tiny(**changes: Any) -> TrainConfig:

@@ -11,12 +11,10 @@ import pytest
 import torch
 
 from derts.cli import run
-from derts.config import LearnerConfig, ModelConfig
 from derts.data import ImageTable, item_names, open_store, prepare, verify_store
 from derts.labels.judging import item_features
 from derts.labels.trust import Trust
-from derts.learners import build_learner
-from tests.tiny import LEARNING_WORDS
+from tests.tiny import LEARNING_WORDS, tiny_learner
 
 SMALL = [*LEARNING_WORDS, "--model.width", "16", "--tasks.way", "5", "--updates", "120"]
 
@@ -185,12 +183,7 @@ def test_what_a_person_decided_is_done(
 @pytest.mark.parametrize("name", ["anil", "protonet", "maml"])
 def test_features_are_in_the_order_of_the_table(name: str, letters: dict[str, ImageTable]) -> None:
     images = letters["val"]
-    learner = build_learner(
-        LearnerConfig(name),  # type: ignore[arg-type]
-        ModelConfig(width=4),
-        way=3,
-        item_shape=images.item_shape,
-    )
+    learner = tiny_learner(name, images)
     features = item_features(learner, images)
     assert features.shape == (len(images), int(learner.backbone.dim))  # type: ignore[arg-type]
     twice = replace(images, items=images.images.repeat(2, 1, 1, 1), labels=images.labels.repeat(2))
