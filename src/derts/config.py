@@ -184,9 +184,9 @@ class StrategyConfig:
     balance: bool = True
     """derts: where a few classes are in most tasks, choose tasks that use all classes evenly."""
     select: Literal["where-it-pays", "greedy", "stochastic", "uniform"] = "where-it-pays"
-    """derts: facility location where tasks repeat each other or labels were wrong, and random tasks
-    otherwise; facility location in every round, exact or by stochastic greedy (the paper's); or a
-    uniform choice from the pool."""
+    """derts: facility location where tasks repeat each other or were dropped, and random tasks, by
+    their voted labels, otherwise; facility location in every round, exact or by stochastic greedy
+    (the paper's); or a uniform choice from the pool."""
     estimate: Literal["logit-theta", "logit", "last-layer", "feature", "error-profile"] = "logit"
     """What stands for a task's gradient (docs/estimates.md)."""
     weights: Literal["counts", "none", "calibrated"] = "calibrated"

@@ -135,7 +135,11 @@ def test_each_reason_to_select_is_one_and_without_any_tasks_are_random() -> None
     assert even.evenness > 0.8
     assert even.weights.unique().tolist() == [1.0]
     assert len(even.selected) == 0
-    assert not choose(config, estimate(), relabelled=0.01).at_random
+    voted = choose(config, estimate(), relabelled=0.01)
+    assert not voted.at_random
+    assert voted.select == "random-votes"
+    assert voted.evenness == even.evenness
+    assert len(voted.kept) == 60
     assert choose(config, estimate(), relabelled=0.0).at_random
     assert not choose(config, estimate(noisy=60)).at_random
     heaps = estimate()

@@ -44,6 +44,11 @@ SWAPPED = replace(
     tasks=replace(CLEAN.tasks, noise="swap"),
     strategy=replace(CLEAN.strategy, pool=160),  # enough for votes
 )
+VOTED = replace(  # enough for votes that leave nothing wrong
+    CLEAN,
+    tasks=replace(CLEAN.tasks, noise="swap:0.5"),
+    strategy=replace(CLEAN.strategy, pool=240, ratio=1 / 6),
+)
 
 
 def trained(config: TrainConfig, tables: Tables, draw: Any = None) -> tuple[Trainer, list[Any]]:
@@ -81,11 +86,40 @@ def test_clean_even_tasks_are_trained_on_as_random_sampling_would(letters: Table
     assert not any("random" in event or "evenness" in event for event in selecting)
 
 
-def test_wrong_labels_are_a_reason_to_select(letters: Tables) -> None:
-    ours, rounds = trained(SWAPPED, letters)
-    always, _ = trained(with_strategy(SWAPPED, select="greedy"), letters)
-    assert not any("random" in event for event in rounds)
-    assert alike(ours, always)
+def test_voted_even_tasks_are_trained_on_as_random_votes_would(letters: Tables) -> None:
+    config = replace(VOTED, updates=60)
+    ours, rounds = trained(config, letters)
+    votes, _ = trained(with_strategy(config, name="random-votes"), letters)
+    always, _ = trained(with_strategy(config, select="greedy"), letters)
+    assert alike(ours, votes)
+    assert not alike(ours, always)
+    assert all(event["parts"]["select"] == "random-votes" for event in rounds)
+    assert not any("random" in event for event in rounds)  # these are tasks of the pool
+    looked_at = [event["round"] for event in rounds if "evenness" in event]
+    assert looked_at == [0, 1, 3, 7]  # and then 15
+
+
+@pytest.mark.parametrize("until", [5, 13, 17])
+def test_a_round_of_voted_tasks_is_resumed(until: int, letters: Tables) -> None:
+    straight, rounds = trained(replace(VOTED, updates=24), letters)
+    events: list[dict[str, Any]] = []
+    first = Trainer(straight.config, letters, events.append)
+    first.train(until=until)
+    second = Trainer(straight.config, letters, events.append)
+    second.load_state_dict(first.state_dict())
+    second.train()
+    assert alike(second, straight)
+    looks = [["evenness" in event for event in made if event["event"] == "round"]
+             for made in (rounds, events)]  # fmt: skip
+    assert looks[0] == looks[1]
+
+
+def test_wrong_labels_that_are_not_voted_on_are_no_reason_to_select(letters: Tables) -> None:
+    config = with_strategy(SWAPPED, votes=False)
+    ours, rounds = trained(config, letters)
+    random, _ = trained(with_strategy(SWAPPED, name="random"), letters)
+    assert all(event["parts"]["select"] == "random" for event in rounds)
+    assert alike(ours, random)
 
 
 def test_tasks_that_repeat_each_other_are_a_reason_to_select(letters: Tables) -> None:
@@ -176,21 +210,21 @@ def test_a_round_of_random_tasks_is_resumed(until: int, letters: Tables) -> None
 
 
 def test_looks_grow_rare_on_random_looks_and_frequent_again_on_others(letters: Tables) -> None:
-    def noisy_once(draw: Any) -> Any:
-        """Pool 3 has a task with three labels wrong."""
+    def repeating_once(draw: Any) -> Any:
+        """Most tasks of pool 3 are one of three."""
 
         def drawn(tasks: int, purpose: str, number: int, pool_images: int = 0) -> Any:
             pool = draw(tasks, purpose, number, pool_images)
             if (purpose, number) != ("pool", 3):
                 return pool
-            labels = pool.query_labels.clone()
-            labels[0, :3] = (labels[0, :3] + 1) % 5
-            return replace(pool, query_labels=labels)
+            which = torch.arange(tasks)
+            which[tasks // 10 :] %= 3
+            return pool[which]
 
         return drawn
 
     config = replace(with_strategy(CLEAN, pool=160, ratio=0.125), updates=32)  # enough for votes
-    _, rounds = trained(config, letters, noisy_once)
+    _, rounds = trained(config, letters, repeating_once)
     looks = [(event["update"], event.get("random", 0)) for event in rounds]
     assert looks == [(3, 1), (5, 2), (9, 4), (17, 0), (19, 1), (21, 2), (25, 4)]
     assert updates_at_random(rounds, 32) == (27, 29)
@@ -198,7 +232,8 @@ def test_looks_grow_rare_on_random_looks_and_frequent_again_on_others(letters: T
 
 @pytest.mark.parametrize(
     "values", [{"random_batches": -1}, {"random_batches": 10**9}, {"random_batches": 1.5},
-               {"random_looks": -1}, {"random_looks": "x"}, {"random_looks": 99}],
+               {"random_looks": -1}, {"random_looks": "x"}, {"random_looks": 99},
+               {"random_rounds": -1}, {"random_rounds": 8}, {"random_rounds": None}],
 )  # fmt: skip
 def test_an_impossible_state_is_refused(values: dict[str, Any], letters: Tables) -> None:
     trainer = Trainer(CLEAN, letters)

@@ -49,6 +49,7 @@ GRIDS = "A row is a task, one support image per class as labelled; a red frame m
 CHOSEN = {
     "facility-location": "Tasks were selected by facility location",
     "random": "Tasks were drawn at random, because selecting does not pay here",
+    "random-votes": "Tasks were drawn at random from the pool, by their voted labels",
     "uniform": "Tasks were drawn at random from the pool",
     "balanced": "",  # told by the part balance
 }

@@ -1,6 +1,5 @@
 """What other strategies are compared with: random tasks, and those of largest or least loss."""
 
-import torch
 
 from derts.labels.votes import majority_vote
 from derts.selection.rounds import Choice, DrawnPool, PoolStrategy, Seed
@@ -30,8 +29,7 @@ class RandomVotes(PoolStrategy):
         return drawn.relabelled_by(majority_vote(drawn.given))
 
     def choose(self, context: Context, drawn: DrawnPool, seed: Seed) -> Choice:
-        chosen = torch.arange(self.wanted(len(drawn.pool), len(drawn.pool)))
-        return self.into_batches(context, drawn, seed, chosen, select="uniform")
+        return self.any_tasks(context, drawn, seed)
 
 
 class ByLoss(PoolStrategy):

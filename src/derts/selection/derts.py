@@ -93,11 +93,13 @@ class Derts(PoolStrategy):
             raise self._nothing_left(noisy.threshold, finite)
         count = self.wanted(len(candidates), len(gradients))
         rows = gradients[candidates.to(gradients.device)]
-        wrong = drawn.relabelled or bool(noisy.drop.any()) or not bool(finite.all())
+        sound = bool(finite.all()) and not bool(noisy.drop.any())
         if config.balance and classes is not None and are_uneven(classes):
             picked = self.pick_balanced(context, classes[candidates], count, seed)
         else:
-            picked = self.pick_by_gradients(context, rows, count, bool(wrong), seed)
+            picked = self.pick_by_gradients(context, rows, count, sound, seed)
+            if picked.how == "random" and drawn.relabelled:
+                picked = picked._replace(how="random-votes")
 
         selected = candidates[picked.positions]
         stays = ~noisy.drop[selected]
@@ -120,13 +122,13 @@ class Derts(PoolStrategy):
         return Picked(positions, torch.ones(count), "balanced")
 
     def pick_by_gradients(
-        self, context: Context, rows: Tensor, count: int, wrong: bool, seed: Seed
+        self, context: Context, rows: Tensor, count: int, sound: bool, seed: Seed
     ) -> Picked:
-        """`count` of the candidates' gradients [n, d]; `wrong`: labels or numbers are not sound."""
+        """`count` of the candidates' gradients [n, d]; `sound`: no task of the pool is left out."""
         config, even = self.config, None
-        if config.select == "where-it-pays" and not wrong:
+        if config.select == "where-it-pays" and sound:
             even = round(evenness(rows, generator((*seed, "even"))), 4)
-            if even >= EVEN:  # nothing is wrong and no task stands for others
+            if even >= EVEN:  # no task stands for others
                 return Picked(torch.arange(count), torch.ones(count), "random", evenness=even)
         if config.select == "uniform":
             order = torch.randperm(len(rows), generator=generator(seed))

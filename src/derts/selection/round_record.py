@@ -59,7 +59,7 @@ class RoundRecord:
             number=number,
             update=update,
             digest=pool_digest(drawn.given, images),
-            random=choice.at_random,
+            random=choice.prefers_none,
         )
 
     def fits(self, images: Table) -> bool:

@@ -25,8 +25,11 @@ from derts.selection.round_record import RoundRecord, round_event
 from derts.selection.strategy import Context, MetaBatch, State, Strategy
 from derts.tasks import TaskPool, generator
 
-LONGEST_REST = 4  # rounds of random tasks until a pool is looked at again, at the latest
-STATE = "round", "position", "random_batches", "random_looks", "batches", "weights", "noted"
+LONGEST_REST = 8  # rounds of random tasks until a pool is looked at again, at the latest
+STATE = (
+    "round", "position", "random_batches", "random_rounds", "random_looks", "batches", "weights",
+    "noted",
+)  # fmt: skip
 Seed = tuple[int | str, ...]
 
 
@@ -53,7 +56,9 @@ class Choice:
     batches: tuple[Tensor, ...]  # pool indices, in the order of training
     weights: Tensor  # float [N]: of each task in `batches`, else 0; a round makes their mean 1
     selected: Tensor  # int64 [K]: pool indices, before a drop after selecting
-    select: str  # how: facility-location, balanced, uniform, random (selecting does not pay), …
+    # facility-location, balanced, uniform, …; where selecting does not pay: random, or random-votes
+    # (random tasks of a pool whose labels votes have changed)
+    select: str
     estimate: PoolEstimate | None = None  # of the one kind of gradient that decided
     drop: Tensor | None = None  # bool [N]: tasks that look noisy
     threshold: float | None = None
@@ -65,6 +70,11 @@ class Choice:
     def at_random(self) -> bool:
         """Whether random tasks are trained on instead: no task of the pool is preferred."""
         return self.select == "random"
+
+    @property
+    def prefers_none(self) -> bool:
+        """Whether random tasks are trained on: fresh ones, or those of the pool."""
+        return self.select in ("random", "random-votes")
 
     @property
     def kept(self) -> Tensor:
@@ -84,14 +94,15 @@ class PoolStrategy(Strategy):
     """Rounds of: `draw_pool`, `choose` from it, train on the choice.
 
     During the warm-up, and in a round whose choice does not pay, the tasks are the very ones that
-    random sampling would train on. A look at a pool costs time, so where one pool after the other
-    does not pay there are 1, 2, then always 4 rounds of such tasks from look to look.
+    random sampling would train on; where votes have changed labels, those of `random-votes`. A look
+    at a pool costs time, so where one pool after the other does not pay there are 1, 2, 4, then
+    always 8 rounds of such tasks from look to look.
     """
 
     def __init__(self, config: StrategyConfig) -> None:
         self.config = config
         self.round = self.position = 0
-        self.random_batches = self.random_looks = 0
+        self.random_batches = self.random_rounds = self.random_looks = 0
         self.batches: list[Tensor] = []
         self.weights = torch.zeros(0)
         self.noted = False
@@ -138,7 +149,7 @@ class PoolStrategy(Strategy):
 
     def labels_changed(self) -> None:
         self.batches, self.position = [], 0
-        self.random_batches = self.random_looks = 0
+        self.random_batches = self.random_rounds = self.random_looks = 0
         self._pool = self._ahead = None
 
     def estimate(self, context: Context, drawn: DrawnPool) -> PoolEstimate:
@@ -162,6 +173,11 @@ class PoolStrategy(Strategy):
         batches = tuple(kept[order].split(context.meta_batch))
         return Choice(batches, of_pool, **{"selected": kept, **told})
 
+    def any_tasks(self, context: Context, drawn: DrawnPool, seed: Seed) -> Choice:
+        """As many random tasks of a pool, by its voted labels, as others would select."""
+        count = self.wanted(len(drawn.pool), len(drawn.pool))
+        return self.into_batches(context, drawn, seed, torch.arange(count), select="random-votes")
+
     def wanted(self, candidates: int, pool: int) -> int:
         """How many tasks to choose: a share of the pool, as far as there are candidates."""
         return max(1, min(candidates, round(self.config.ratio * pool)))
@@ -174,9 +190,11 @@ class PoolStrategy(Strategy):
             return
         batches, pool, rounds = state["batches"], self.config.pool, state["round"]
         rest, looks = state["random_batches"], state["random_looks"]
+        unlooked = state["random_rounds"]
         sound = 0 <= state["position"] <= len(batches) and rounds >= bool(batches)
         sound = sound and type(rest) is int and 0 <= rest <= LONGEST_REST * pool
         sound = sound and type(looks) is int and 0 <= looks <= rounds
+        sound = sound and type(unlooked) is int and 0 <= unlooked < LONGEST_REST
         if batches and sound:
             indices = torch.cat(list(batches))
             sound = len(state["weights"]) == pool
@@ -206,14 +224,20 @@ class PoolStrategy(Strategy):
             self._ahead = self._thread.submit(self._draw_pinned, context, number + 1)
         on_gpu = context.learner.device.type == "cuda"
         with clock.phase("selecting"), one_thread() if on_gpu else nullcontext():
-            choice = self.choose(context, drawn, (context.seed, "round", number)).settled()
-            decided = (list(choice.batches), choice.weights, choice.at_random)
-            self.batches, self.weights, at_random = context.group.same(decided)
-        resting = {}
+            looks = not (self.random_rounds and drawn.relabelled)
+            decide = self.choose if looks else self.any_tasks
+            choice = decide(context, drawn, (context.seed, "round", number)).settled()
+            decided = (list(choice.batches), choice.weights, choice.at_random, choice.prefers_none)
+            self.batches, self.weights, at_random, none = context.group.same(decided)
+        rest = min(2**self.random_looks, LONGEST_REST) if none else 0
+        resting = {"random": rest} if at_random else {}
         if at_random:
-            resting["random"] = rest = min(2**self.random_looks, LONGEST_REST)
             self.random_batches, self.batches = rest * len(self.batches), []
-        self.random_looks = self.random_looks + 1 if at_random else 0
+        if looks:
+            self.random_rounds = rest - 1 if none and not at_random else 0
+            self.random_looks = self.random_looks + 1 if none else 0
+        else:
+            self.random_rounds -= 1
         self._pool, self.position = drawn.pool, 0
         self.round += 1
         if drawn.note and not self.noted:
