@@ -25,7 +25,13 @@ from timing import save_results, seconds
 from derts.config import TrainConfig
 from derts.config_file import apply_presets, with_values
 from derts.data import ImageTable
-from derts.hardware import choose_device, keep_freed_memory, peak_memory, wait_without_spinning
+from derts.hardware import (
+    choose_device,
+    keep_freed_memory,
+    limit_memory,
+    peak_memory,
+    wait_without_spinning,
+)
 from derts.training import Trainer
 from derts.training.memory import GIB, plan_pieces
 
@@ -74,9 +80,7 @@ def run_case(case: Case, repeats: int) -> Case:
     pixels = torch.randint(0, 256, (640, SIDE, SIDE, 3), generator=random, dtype=torch.uint8)
     images = ImageTable(pixels, torch.arange(640) // 20, tuple(map(str, range(32))))
     device = choose_device(config.hardware)
-    if cuda and case["limit"]:
-        most = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(case["limit"] * GIB / most)
+    limit_memory(device, case["limit"])
     pieces = plan_pieces(config, {"train": images}, device)
     trainer = Trainer(config, {"train": images}, pieces=pieces)
     trainer.learner.train()

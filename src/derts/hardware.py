@@ -101,6 +101,19 @@ def peak_memory(device: torch.device) -> int | None:
     return None
 
 
+def limit_memory(device: torch.device, gib: float | None) -> None:
+    """Let this process hold no more of a GPU: torch gives back what it keeps before it takes more.
+
+    None: all of it. On a CPU nothing is limited.
+    """
+    if device.type == "cuda":
+        import torch
+
+        total = torch.cuda.get_device_properties(device).total_memory
+        share = 1.0 if gib is None else min(gib * 2**30 / total, 1.0)
+        torch.cuda.set_per_process_memory_fraction(share, device)
+
+
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The tensor on a device; to a GPU by way of pinned memory, in the background."""
     if device.type == "cuda" and tensor.device.type == "cpu":

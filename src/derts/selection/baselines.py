@@ -1,6 +1,5 @@
 """What other strategies are compared with: random tasks, and those of largest or least loss."""
 
-
 from derts.labels.votes import majority_vote
 from derts.selection.rounds import Choice, DrawnPool, PoolStrategy, Seed
 from derts.selection.strategy import Context, MetaBatch, Strategy

@@ -15,7 +15,7 @@ from derts.data import open_data
 from derts.distributed import Group, LostProcessError, joined
 from derts.errors import DertsError, InterruptedRunError, say
 from derts.files import locked, regular
-from derts.hardware import choose_device
+from derts.hardware import choose_device, limit_memory
 from derts.progress import Advance, progress, unheard
 from derts.tasks import TaskSampler
 from derts.training.checkpoint import State, best_weights, checkpoint_files, newest_checkpoint
@@ -173,6 +173,7 @@ def checked_trainer(
         draw_tasks(training_sampler(tables["train"], config.tasks), config.tasks, 1, (0, "check"))
     device = group.device or choose_device(config.hardware)
     pieces = plan_pieces(config, tables, device, group.size)
+    limit_memory(device, config.hardware.memory_gib)
     shown = partial(progress, quiet=quiet or not group.leads)
     trainer = Trainer(config, tables, group=group, progress=shown, pieces=pieces)
     for split in splits:
