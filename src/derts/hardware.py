@@ -109,9 +109,10 @@ def limit_memory(device: torch.device, gib: float | None) -> None:
     if device.type == "cuda":
         import torch
 
-        total = torch.cuda.get_device_properties(device).total_memory
+        index = torch.cuda.current_device() if device.index is None else device.index
+        total = torch.cuda.get_device_properties(index).total_memory
         share = 1.0 if gib is None else min(gib * 2**30 / total, 1.0)
-        torch.cuda.set_per_process_memory_fraction(share, device)
+        torch.cuda.set_per_process_memory_fraction(share, index)
 
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
