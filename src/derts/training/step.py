@@ -181,7 +181,7 @@ class CapturedUpdate:
         self.weights = torch.ones(len(pool), device=learner.device)
         kept = [buffer.clone() for buffer in learner.buffers()]
         optimiser.zero_grad(set_to_none=True)
-        torch.cuda.empty_cache()  # what updates before it held, the capture holds beside it
+        torch.cuda.empty_cache()  # what was held before the capture is held beside it
         side = torch.cuda.Stream(learner.device)
         side.wait_stream(torch.cuda.current_stream(learner.device))
         with torch.cuda.stream(side):
@@ -189,6 +189,7 @@ class CapturedUpdate:
                 learner.forward_tasks(images, self.pool)[0].mean().backward()
                 optimiser.zero_grad(set_to_none=True)
         torch.cuda.current_stream(learner.device).wait_stream(side)
+        torch.cuda.empty_cache()
         mode = "thread_local"  # another thread may be drawing tasks into pinned memory meanwhile
         self.forward = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.forward, capture_error_mode=mode):
