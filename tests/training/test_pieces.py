@@ -35,7 +35,7 @@ def test_an_update_in_pieces_is_the_update(
 ) -> None:
     config = tiny(
         learner={"name": learner}, strategy={"name": strategy, "warmup": 0}, meta_batch=5,
-        model={"backbone": backbone}, updates=2,
+        model={"backbone": backbone}, updates=2, hardware={"device": "cpu"},
     )  # fmt: skip
     states = []
     for count in (1, pieces):

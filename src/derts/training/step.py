@@ -69,7 +69,8 @@ class Updater:
         alone = group.alone and learner.embeds
         # MAML's update on a CNN4 is no less the same every time
         fixed = learner.embeds or isinstance(learner.backbone, CNN4)
-        self.captures = group.alone and fixed and learner.embedding.captures(images)
+        # pieces take long enough without, and memory that a graph keeps is not shared
+        self.captures = group.alone and fixed and pieces == 1 and learner.embedding.captures(images)
         held = images.device == learner.device
         if alone and held and not config.augment.active:
             learner.embedding.prepare_patch_products(images)
