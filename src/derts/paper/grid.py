@@ -49,10 +49,10 @@ def do_run(
             run.folder, config, placed_tables(config.data, config.hardware), until=run.until,
             points=run.points, warmup=run.warmup, advance=advance, stopping=stopping,
         )  # fmt: skip
-        if result is None:
-            return "stopped", ""
         taken = clock_text(time.monotonic() - began)
         return "finished", f"accuracy {result['accuracy']:.2f}% in {taken}"
+    except InterruptedRunError:
+        return "stopped", ""
     except DertsError as error:
         return "failed", str(error)
     except Exception as error:  # one run's failure is not the grid's

@@ -12,8 +12,8 @@ from types import FrameType
 
 from derts.config import TrainConfig
 from derts.data import open_data
-from derts.distributed import Group, LostProcessError, joined
-from derts.errors import DertsError, InterruptedRunError, say
+from derts.distributed import Group, joined
+from derts.errors import DertsError, say
 from derts.files import locked, regular
 from derts.hardware import choose_device
 from derts.progress import Advance, progress, unheard
@@ -117,7 +117,7 @@ def train_in(
     warmup: Path | None = None,
     advance: Advance = unheard,
     stopping: Callable[[], bool] = lambda: False,
-) -> Result | None:
+) -> Result:
     """Begin a run in a folder of ours, or go on with the one there; as `Driver` otherwise.
 
     Without a checkpoint it is cleared. Of a finished run the newest one alone is kept.
@@ -182,22 +182,10 @@ def checked_trainer(
 
 def _to_the_end(driver: Driver, quiet: bool) -> Result:
     """Train and evaluate until a signal; the leading process alone shows progress."""
-    trainer, group = driver.trainer, driver.trainer.group
-    total, quiet = trainer.config.updates, quiet or not group.leads
-    shown = progress("training", total, "updates", quiet=quiet)
-    try:
-        with stop_requests(0.0 if group.alone else PASSED_ON) as stopping, shown as advance:
-            result = driver.drive(advance, stopping)
-    except KeyboardInterrupt:
-        where = f"in the middle of update {trainer.update + 1}"
-        raise InterruptedRunError(f"interrupted {where}: {driver.go_on}") from None
-    except LostProcessError as error:
-        raise DertsError(f"{error} at update {trainer.update}: {driver.go_on}") from None
-    if result is None:
-        group.let_leader_speak()
-        saved = "" if driver.run is None else "all is saved, "
-        raise InterruptedRunError(f"interrupted at update {trainer.update}: {saved}{driver.go_on}")
-    return result
+    total, group = driver.trainer.config.updates, driver.trainer.group
+    shown = progress("training", total, "updates", quiet=quiet or not group.leads)
+    with stop_requests(0.0 if group.alone else PASSED_ON) as stopping, shown as advance:
+        return driver.drive(advance, stopping)
 
 
 def _load_newest(trainer: Trainer, run: Run) -> State:
