@@ -4,14 +4,12 @@ All hold the whole learner, optimiser and strategy and draw the same tasks; each
 BatchNorm takes its statistics over the tasks of all, so that their number changes only rounding.
 """
 
-import io
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -70,7 +68,7 @@ class Group:
         if self.alone:
             return mine
         if not self.shares(count):
-            return self._from_leader(mine.detach())
+            return self.same(mine.detach().cpu()).to(mine.device)
         rows = mine.new_zeros(count, *mine.shape[1:])
         rows[self.part(count)] = mine.detach()
         return self._sum(rows)
@@ -106,13 +104,10 @@ class Group:
         """The leading process's value, tensors and plain values, in all of them."""
         if self.alone:
             return value
-        buffer = io.BytesIO()
-        torch.save(value, buffer)
-        content = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
-        length = int(self._from_leader(torch.tensor([len(content)])).item())
-        received = self._from_leader(content if self.leads else torch.zeros(length).byte())
-        found: Value = torch.load(io.BytesIO(received.numpy().tobytes()), weights_only=True)
-        return found
+        found = [value]
+        with self._contact():
+            dist.broadcast_object_list(found, src=0, device=self.device)
+        return found[0]
 
     def first(self, action: Callable[[], object]) -> None:
         """Let the leading process act; where it fails, the others end too."""
@@ -120,9 +115,9 @@ class Group:
             if self.leads:
                 action()
         except BaseException:
-            self._from_leader(torch.tensor([0]))
+            self.same(False)
             raise
-        if not int(self._from_leader(torch.tensor([1])).item()):
+        if not self.same(True):
             self.let_leader_speak()
             raise LostProcessError("process 0 failed: its message says why")
 
@@ -132,23 +127,21 @@ class Group:
             time.sleep(SPEAKING)
 
     def _sum(self, values: Tensor) -> Tensor:
-        return self._on_wire(values, dist.all_reduce)
-
-    def _from_leader(self, values: Tensor) -> Tensor:
-        return self._on_wire(values, partial(dist.broadcast, src=0))
-
-    def _on_wire(self, values: Tensor, send: Callable[[Tensor], Any]) -> Tensor:
-        """A collective's result for a copy of `values`, back on their device."""
         if self.alone:
             return values
         wire = values.detach().to(self.device or values.device, copy=True).contiguous()
+        with self._contact():
+            dist.all_reduce(wire)
+        return wire.to(values.device)
+
+    @contextmanager
+    def _contact(self) -> Iterator[None]:
         try:
-            send(wire)
+            yield
         except RuntimeError as error:
             cause = f"which was killed or failed ({str(error).splitlines()[0][:200]})"
             who = f"process {self.rank} of {self.size}"
             raise LostProcessError(f"{who} lost contact with another one, {cause}") from None
-        return wire.to(values.device)
 
 
 class _Total(torch.autograd.Function):
