@@ -34,20 +34,10 @@ TABLES = {"update": "seconds", "round": "noise"}
 
 
 class Run:
-    """One run's folder. `Run.create` starts a new one, `Run.open` reads an existing one."""
+    """One run's folder, to be begun by `clear`; `Run.open` reads an existing one."""
 
     def __init__(self, path: Path, config: TrainConfig) -> None:
         self.path, self.config = path, config
-
-    @staticmethod
-    def create(
-        path: Path, config: TrainConfig, overwrite: bool = False, learner: AnyLearner | None = None
-    ) -> Run:
-        """Begin a run in a new folder; an old run there is emptied."""
-        Run.check_free(path, overwrite)
-        run = Run(path, config)
-        run.clear(learner)
-        return run
 
     def clear(self, learner: AnyLearner | None = None) -> None:
         """Remove all that is in the folder, save the config in it, and what no package has of a
@@ -102,8 +92,8 @@ class Run:
         `own`: `other` must be a copy of the run's own as well.
         """
         if other:
-            known = self._data_record() if own and not changed else None
-            if known is not None and not _is_store(other, known[0]):
+            known = self._data_record()
+            if known and own and not changed and not _is_store(other, known[0]):
                 wrong = f"{other} is not what {self.path} was trained on"
                 raise DertsError(f"{wrong}: name another, or go on knowingly with --data-changed")
             return other

@@ -35,7 +35,7 @@ def begin_seeds(
     first = configs[out / f"seed-{seeds[0]}"]
     trainer = checked_trainer(first, placed_tables(config.data, config.hardware))
     for folder, one in configs.items():
-        Run.create(folder, one, overwrite, trainer.learner)
+        Run(folder, one).clear(trainer.learner)
     return list(configs)
 
 
