@@ -159,12 +159,12 @@ class Trainer:
             batch = self.strategy.next_batch(self.context)
             self._prefetch()
         with self.clock.phase("update"):
-            outcome, values = self.updater.run(
+            losses, values = self.updater.run(
                 self.drawer.augmented(batch.pool, self.update),
                 lambda losses: self.strategy.weigh(batch, usable_losses(losses)),
                 self.learning_rate(),
             )
-        self.window.remember(batch.pool, outcome.losses)
+        self.window.remember(batch.pool, losses)
         self.update += 1
         self.tasks_trained += len(batch.pool)
         return values
