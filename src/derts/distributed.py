@@ -91,13 +91,10 @@ class Group:
         if self.alone or not tensors:
             return
         joined = self._sum(torch.cat([value.flatten() for value in tensors]))
-        parts = joined.split([value.numel() for value in tensors])
-        with torch.no_grad():
-            for value, part in zip(tensors, parts, strict=True):
-                value.copy_(part.view_as(value))
+        for value, part in zip(tensors, joined.split([x.numel() for x in tensors]), strict=True):
+            value.copy_(part.view_as(value))
 
     def any(self, here: bool) -> bool:
-        """Whether it holds in any of the processes."""
         return bool(self._sum(torch.tensor([float(here)])).item())
 
     def same(self, value: Value) -> Value:

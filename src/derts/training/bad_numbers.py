@@ -121,7 +121,6 @@ class UpdateWindow:
         return {"window": window, "skipped": self.skipped, "skipped_in_a_row": self.in_a_row}
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
-        """Go on from what `state_dict` described."""
         window = state["window"]
         self.begin(window["before"])
         self.values, self.images = list(window["values"].to(device)), window["images"]

@@ -100,11 +100,9 @@ class LabelLooks:
         return not torch.equal(self.labels, self.given)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
         return {"done": self.done, "wrong": self.wrong, "labels": self.labels}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
         if len(state["labels"]) != len(self.labels):
             raise ValueError(f"it judged {len(state['labels'])} images of {len(self.labels)}")
         self.done, self.wrong, self.labels = state["done"], state["wrong"], state["labels"]
@@ -129,12 +127,9 @@ class LabelLooks:
         noun = self.trainer.images.noun
         left_out = int(((self.labels < 0) & (self.given >= 0)).sum())
         relabelled = int(((self.labels >= 0) & (self.labels != self.given)).sum())
-        found = {
-            "looks_wrong": round(self.wrong, 4),
-            "left_out": left_out,
-            "relabelled": relabelled,
-        }
-        self.trainer.log({"event": "labels", "update": update, "look": self.done, **found})
+        about = {"event": "labels", "update": update, "look": self.done}
+        found = {"left_out": left_out, "relabelled": relabelled}
+        self.trainer.log({**about, "looks_wrong": round(self.wrong, 4), **found})
         changes = left_out + relabelled
         if self.done < len(self.updates) or (self.wrong < MANY_WRONG and not changes):
             return

@@ -202,7 +202,6 @@ class CapturedUpdate:
             buffer.copy_(value)
 
     def fits(self, pool: TaskPool) -> bool:
-        """Whether a meta-batch has the shape that was captured."""
         return (
             pool.support.shape == self.pool.support.shape
             and pool.query.shape == self.pool.query.shape
@@ -210,7 +209,6 @@ class CapturedUpdate:
         )
 
     def run(self, pool: TaskPool, weigh: Weigh) -> tuple[Tensor, Tensor]:
-        """The update on the tasks of `pool`, as `Updater.run` gives it."""
         names = ["support_labels", "query_labels"]
         if self.pool.augmentation is not None:
             names.append("augmentation")

@@ -178,7 +178,6 @@ class Trainer:
             return Evaluation(tuple(self.group.gather(accuracies, len(pool)).tolist()), mine.split)
 
     def validation_is_due(self) -> bool:
-        """Whether this update is one at which to look at validation classes."""
         every, by_best = self.config.validate_every, self.config.evaluation.weights == "best"
         at_end = by_best and self.update == self.config.updates
         return every > 0 and (self.update % every == 0 or at_end)
@@ -236,7 +235,6 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict`'s value."""
         if not 0 <= state["update"] <= self.config.updates:
             raise ValueError(f"it is at update {state['update']} of {self.config.updates}")
         self.learner.load_state_dict(state["learner"])
