@@ -1,9 +1,5 @@
 """The tasks that a run trains and is measured on: the same for the same config and arguments."""
 
-from collections.abc import Callable
-from dataclasses import replace
-from functools import cached_property
-
 import torch
 
 from derts.config import TaskConfig, TrainConfig
@@ -53,11 +49,9 @@ def evaluation_tasks(config: TrainConfig, images: Table) -> TaskPool:
 
 
 class TaskDrawer:
-    """A run's training tasks, noisy where the config says so, and clean ones of `validation()`."""
+    """A run's training tasks, noisy where the config says so."""
 
-    def __init__(
-        self, config: TrainConfig, images: Table, validation: Callable[[], Table] | None = None
-    ) -> None:
+    def __init__(self, config: TrainConfig, images: Table) -> None:
         self.config = config
         shape, shift = images.item_shape, config.augment.translation
         if config.augment.active and images.of_features:
@@ -67,8 +61,6 @@ class TaskDrawer:
             most = min(shape[:2]) // 2
             raise DertsError(f"--augment.translation is {shift} but {size}: choose at most {most}")
         self._images, self._sampler = images, training_sampler(images, config.tasks)
-        self._clean = replace(config.tasks, noise="none")
-        self._validation = validation
         self._block: tuple[tuple[int, int], TaskPool] | None = None
 
     def class_groups(self) -> list[tuple[int, torch.Tensor]]:
@@ -98,18 +90,6 @@ class TaskDrawer:
             drawn = draw_tasks(self._sampler, self.config.tasks, tasks * BLOCK, seed)
             kept = self._block = (tasks, block), drawn
         return kept[1][place * tasks : (place + 1) * tasks]
-
-    def draw_validation(
-        self, tasks: int, purpose: str, number: int, pool_images: int = 0
-    ) -> TaskPool:
-        """Fresh clean tasks of validation classes."""
-        seed = (self.config.seed, purpose, number)
-        return draw_tasks(self._validation_sampler, self._clean, tasks, seed, pool_images)
-
-    @cached_property
-    def _validation_sampler(self) -> TaskSampler:
-        assert self._validation is not None
-        return TaskSampler(self._validation())
 
     def augmented(self, pool: TaskPool, update: int) -> TaskPool:
         """The tasks of an update, with augmentation where the config asks for it."""

@@ -76,7 +76,7 @@ class Trainer:
         self.learner = build_learner(
             config.learner, config.model, way=way, item_shape=self.item_shape, seed=config.seed
         )
-        self.drawer = TaskDrawer(config, images, lambda: self._raw("val"))
+        self.drawer = TaskDrawer(config, images)
         self.draw = self.drawer.draw
         self.draw(1, "check", 0)  # impossible tasks are refused before anything takes long
         if (used := self.learner.embedding.pretrained) is not None:
@@ -96,13 +96,15 @@ class Trainer:
         self.best: dict[str, Any] | None = None
         self.window = UpdateWindow()
         self._acting: list[str] = []
-        by_validation = "val" in tables and config.strategy.name == "ats"
         self.context = Context(
             self.learner, self.images, self.draw, config.meta_batch,
             seed=config.seed, clock=self.clock, log=self._hear, group=self.group,
-            validation_images=self._placed("val") if by_validation else tables.get("val"),
-            draw_validation=self.drawer.draw_validation,
         )  # fmt: skip
+        if validation := tables.get("val"):
+            of_ats = config.strategy.name == "ats"
+            tasks = replace(config.tasks, noise="none", classes=(), rotated=False)
+            self.context.validation_images = self._placed("val") if of_ats else validation
+            self.context.draw_validation = TaskDrawer(replace(config, tasks=tasks), validation).draw
         self.looks: LabelLooks | None = None
         self._notes: list[str] = []
         if pieces > 1:
