@@ -66,9 +66,9 @@ class LabelLooks:
         if self.judge == LEARNER:
             self.updates = [round(share * config.updates) for share in LOOKS]
         self.fewest = config.tasks.shot + config.tasks.query
-        self.given = torch.full((len(trainer.images),), -1)
-        for number, group in trainer.drawer.class_groups():
-            self.given[group] = number
+        labels, asked = trainer.images.labels, config.tasks.classes
+        used = trainer.images.class_numbers(asked if asked and not config.tasks.rotated else None)
+        self.given = torch.where(torch.isin(labels, used), labels, -1)
         self.labels = self.given.clone()
         self.done, self.wrong = 0, 0.0
 

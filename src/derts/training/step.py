@@ -168,12 +168,10 @@ class CapturedUpdate:
 
     def __init__(self, updater: Updater, pool: TaskPool) -> None:
         learner, images, optimiser = updater.learner, updater.images, updater.optimiser
+        self.streamed = StreamedBatch(images, pool) if isinstance(images, StreamedTable) else None
+        if self.streamed is not None:
+            images, pool = self.streamed.table, self.streamed.take(pool)
         self.pool = pool.to(learner.device).clone()  # every update's tasks are written over it
-        self.streamed: StreamedBatch | None = None
-        if isinstance(images, StreamedTable):
-            self.streamed = StreamedBatch(images, self.pool)
-            self.streamed.take(pool)
-            images, self.pool = self.streamed.table, self.streamed.pool
         self.weights = torch.ones(len(pool), device=learner.device)
         kept = [buffer.clone() for buffer in learner.buffers()]
         optimiser.zero_grad(set_to_none=True)
@@ -209,15 +207,11 @@ class CapturedUpdate:
         )
 
     def run(self, pool: TaskPool, weigh: Weigh) -> tuple[Tensor, Tensor]:
-        names = ["support_labels", "query_labels"]
-        if self.pool.augmentation is not None:
-            names.append("augmentation")
-        if self.streamed is None:
-            names += ["support", "query"]
-        else:
-            self.streamed.take(pool)
-        for name in names:
-            getattr(self.pool, name).copy_(_pinned(getattr(pool, name)), non_blocking=True)
+        if self.streamed is not None:
+            pool = self.streamed.take(pool)
+        for name in ("support", "query", "support_labels", "query_labels", "augmentation"):
+            if (given := getattr(pool, name)) is not None:
+                getattr(self.pool, name).copy_(_pinned(given), non_blocking=True)
         self.forward.replay()
         weights = weigh(self.plain)
         if weights is None:
@@ -233,10 +227,7 @@ def _pinned(values: Tensor) -> Tensor:
 
 
 class StreamedBatch:
-    """Where streamed images of a meta-batch arrive on the GPU, for captured kernels to read.
-
-    `table` holds the images, `pool`, with the memory of the one given, names them by their place.
-    """
+    """Where streamed images of meta-batches arrive on the GPU, in `table`."""
 
     def __init__(self, images: StreamedTable, pool: TaskPool) -> None:
         self.images = images
@@ -246,10 +237,10 @@ class StreamedBatch:
         shape = len(places), *images.item_shape
         room = torch.zeros(shape, dtype=torch.uint8, device=images.target)
         self.table = ImageTable(room, labels, images.class_names[:1])
-        rows = places.reshape(tasks, -1)
-        self.pool = replace(pool, support=rows[:, :support], query=rows[:, support:])
+        self.support, self.query = places.reshape(tasks, -1).tensor_split([support], 1)
 
-    def take(self, pool: TaskPool) -> None:
-        """Fetch the images of a meta-batch, or those that were fetched ahead."""
+    def take(self, pool: TaskPool) -> TaskPool:
+        """Fetch a meta-batch's images, unless they were ahead; it, naming them by their place."""
         arriving = self.images.gather(torch.cat((pool.support, pool.query), 1))
         self.table.images.copy_(arriving.flatten(0, 1), non_blocking=True)
+        return replace(pool, support=self.support, query=self.query)

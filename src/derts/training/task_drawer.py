@@ -63,12 +63,6 @@ class TaskDrawer:
         self._images, self._sampler = images, training_sampler(images, config.tasks)
         self._block: tuple[tuple[int, int], TaskPool] | None = None
 
-    def class_groups(self) -> list[tuple[int, torch.Tensor]]:
-        """Number and indices of each class that tasks are drawn from, by the table's labels."""
-        sampler = training_sampler(self._images, self.config.tasks)
-        indices = map(torch.from_numpy, sampler.groups)
-        return list(zip(sampler.numbers.tolist(), indices, strict=True))
-
     def use_labels(self, labels: torch.Tensor) -> None:
         """Draw by other labels [n] from now on; −1 leaves an item out."""
         self._sampler = training_sampler(self._images, self.config.tasks, labels)
