@@ -1,4 +1,4 @@
-"""The ways into training: begin, resume, go on in a folder, open what was trained."""
+"""The ways into training: begin, resume, several seeds, a folder, what was trained."""
 
 import signal
 import threading
@@ -12,8 +12,9 @@ from types import FrameType
 
 from derts.config import TrainConfig
 from derts.data import open_data
+from derts.data.streaming import placed_tables
 from derts.distributed import Group, joined
-from derts.errors import DertsError, say
+from derts.errors import DertsError, InterruptedRunError, say
 from derts.files import locked, regular
 from derts.hardware import choose_device
 from derts.progress import Advance, progress, unheard
@@ -105,6 +106,65 @@ def resume(
         if data_changed and run.data_changed() and group.leads:
             run.log({"event": "note", "text": f"the data was prepared anew before {at}"})
         return _to_the_end(Driver(trainer, run, listen=listen), quiet)
+
+
+def seed_folders(out: Path) -> list[Path]:
+    """The runs that `begin_seeds` left in a folder, by seed."""
+    found = [file.parent for file in out.glob("seed-*/config.toml")]
+    numbered = [one for one in found if one.name[5:].isdecimal()]
+    return sorted(numbered, key=lambda one: int(one.name[5:]))
+
+
+def begin_seeds(
+    config: TrainConfig, seeds: Sequence[int], out: Path, overwrite: bool = False
+) -> list[Path]:
+    """Folders with configs, which `train_seeds` then trains; none where the runs could not be."""
+    twice = [seed for seed in seeds if seeds.count(seed) > 1]
+    if twice:
+        raise DertsError(f"--seeds names {twice[0]} twice: give each once")
+    if (out / "config.toml").exists():
+        raise DertsError(f"{out} is a run already: choose another --out")
+    configs = {out / f"seed-{seed}": replace(config, seed=seed).resolved() for seed in seeds}
+    for folder in configs:
+        Run.check_free(folder, overwrite)
+    first = configs[out / f"seed-{seeds[0]}"]
+    trainer = checked_trainer(first, placed_tables(config.data, config.hardware))
+    for folder, one in configs.items():
+        Run(folder, one).clear(trainer.learner)
+    return list(configs)
+
+
+def train_seeds(
+    folders: Sequence[Path],
+    *,
+    quiet: bool = False,
+    listen: Callable[[Path], Listen | None] = lambda folder: None,
+    data_changed: bool = False,
+    data: str | None = None,
+    updates: int | None = None,
+) -> list[Result]:
+    """Train one run after the other, each from where it is; finished ones give their result.
+
+    The options are those of `resume`. What ends one ends all; what is done is kept.
+    """
+    results = []
+    for folder in folders:
+        run = Run.open(folder)
+        result = run.result()
+        if result is None or result["updates"] < (updates or run.config.updates):
+            tables = placed_tables(run.data(data, data_changed, own=True), run.config.hardware)
+            try:
+                result = resume(
+                    folder, tables=tables, quiet=quiet, listen=listen(folder),
+                    data_changed=data_changed, updates=updates,
+                )  # fmt: skip
+            except (DertsError, KeyboardInterrupt) as error:
+                kind = DertsError if type(error) is DertsError else InterruptedRunError
+                said = str(error).replace(f"--resume {folder}", f"--resume {folder.parent}")
+                said = said or f"interrupted: go on with derts train --resume {folder.parent}"
+                raise kind(f"seed {run.config.seed}: {said}") from None
+        results.append(result)
+    return results
 
 
 def train_in(
