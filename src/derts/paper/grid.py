@@ -19,7 +19,6 @@ from typing import Any, Literal
 
 import torch
 
-from derts.config import HardwareConfig
 from derts.data.streaming import placed_tables
 from derts.errors import DertsError, InterruptedRunError
 from derts.files import write_atomically
@@ -109,10 +108,7 @@ def find_devices(words: Sequence[str]) -> list[str]:
     if not words:
         raise DertsError("--devices names none: give auto, or one device per worker")
     every = [f"cuda:{number}" for number in range(torch.cuda.device_count())] or ["cpu"]
-    named = [
-        every if word == "auto" else [choose_device(HardwareConfig(device=word), "--devices")]
-        for word in words
-    ]
+    named = [every if word == "auto" else [choose_device(word, "--devices")] for word in words]
     return [str(device) for devices in named for device in devices]
 
 

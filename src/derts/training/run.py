@@ -45,7 +45,7 @@ def train(
     logged. The result is what result.json holds.
     """
     config = config.resolved()
-    with joined(choose_device(config.hardware)) as group, ExitStack() as stack:
+    with joined(choose_device(config.hardware.device)) as group, ExitStack() as stack:
         trainer = checked_trainer(config, tables, group, quiet)
         run = None if out is None else Run(Path(out), config)
 
@@ -84,7 +84,7 @@ def resume(
         fix = f"a run can be extended, not shortened: give more than {before}"
         raise DertsError(f"--updates is {updates}: {fix}")
     config = run.config = replace(run.config, updates=updates or before)
-    with joined(choose_device(config.hardware)) as group, ExitStack() as stack:
+    with joined(choose_device(config.hardware.device)) as group, ExitStack() as stack:
         group.first(lambda: stack.enter_context(locked(run.path)))
         trainer = checked_trainer(config, tables, group, quiet)
         state = _load_newest(trainer, run)
@@ -231,7 +231,7 @@ def checked_trainer(
             # what it advises no other split will refuse
             draw_tasks(TaskSampler(smallest), config.tasks, 1, (0, "check"))
         draw_tasks(training_sampler(tables["train"], config.tasks), config.tasks, 1, (0, "check"))
-    device = group.device or choose_device(config.hardware)
+    device = group.device or choose_device(config.hardware.device)
     pieces = plan_pieces(config, tables, device, group.size)
     shown = partial(progress, quiet=quiet or not group.leads)
     trainer = Trainer(config, tables, group=group, progress=shown, pieces=pieces)

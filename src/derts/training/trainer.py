@@ -61,7 +61,7 @@ class Trainer:
     ) -> None:
         self.config = config = config.resolved()
         self.group, self.tables, self.log = group or Group(), tables, log
-        self.device = self.group.device or choose_device(config.hardware)
+        self.device = self.group.device or choose_device(config.hardware.device)
         self._progress = progress
 
         # a split: as it is (_raw), embedded where a backbone is frozen (split), placed
