@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import tyro
 
-from derts.clock import share_of_selection, training_seconds
 from derts.commands.parse import QuietOptions, print_rows, unset
 from derts.config import TrainConfig
 from derts.config_file import PRESETS, apply_presets, read_config
@@ -135,6 +134,8 @@ def train(options: TrainOptions) -> None:
 
 
 def _print_run(out: Path, config: TrainConfig, result: dict[str, Any]) -> None:
+    from derts.clock import share_of_selection, training_seconds
+
     tasks, of = config.tasks, result["weights_of_update"]
     training = training_seconds(result["seconds"])
     each = 1000 * training / max(result["updates"], 1)

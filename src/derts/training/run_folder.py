@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from safetensors.torch import save
 
@@ -18,9 +18,7 @@ from derts.data import data_fingerprint
 from derts.errors import DertsError, say
 from derts.files import LOCK, parse_json, regular, write_atomically, write_json
 from derts.learners import AnyLearner, pretrained_weights
-
-if TYPE_CHECKING:
-    from derts.selection.round_record import RoundRecord
+from derts.selection.round_record import RoundRecord
 
 KEEP_ROUNDS = 3
 BACKBONE = "backbone.safetensors"
