@@ -66,8 +66,7 @@ class LabelLooks:
         if self.judge == LEARNER:
             self.updates = [round(share * config.updates) for share in LOOKS]
         self.fewest = config.tasks.shot + config.tasks.query
-        labels, asked = trainer.images.labels, config.tasks.classes
-        used = trainer.images.class_numbers(asked if asked and not config.tasks.rotated else None)
+        labels, used = trainer.images.labels, trainer.images.class_numbers(trainer.drawer.classes)
         self.given = torch.where(torch.isin(labels, used), labels, -1)
         self.labels = self.given.clone()
         self.done, self.wrong = 0, 0.0

@@ -24,7 +24,7 @@ from derts.training.driver import Driver, Listen
 from derts.training.memory import check_file_size, plan_pieces
 from derts.training.result import Result
 from derts.training.run_folder import Run
-from derts.training.task_drawer import draw_tasks, evaluation_tasks, training_sampler
+from derts.training.task_drawer import draw_tasks, evaluation_tasks
 from derts.training.trainer import Tables, Trainer
 
 PASSED_ON = 5.0  # seconds in which torchrun repeats a signal that the terminal sent already
@@ -230,7 +230,8 @@ def checked_trainer(
             smallest = min(known, key=lambda table: len(table.class_names))
             # what it advises no other split will refuse
             draw_tasks(TaskSampler(smallest), config.tasks, 1, (0, "check"))
-        draw_tasks(training_sampler(tables["train"], config.tasks), config.tasks, 1, (0, "check"))
+        sampler = TaskSampler(tables["train"], config.tasks.classes or None)
+        draw_tasks(sampler, config.tasks, 1, (0, "check"))
     device = group.device or choose_device(config.hardware.device)
     pieces = plan_pieces(config, tables, device, group.size)
     shown = partial(progress, quiet=quiet or not group.leads)

@@ -31,13 +31,6 @@ def draw_tasks(
     )  # fmt: skip
 
 
-def training_sampler(
-    images: Table, tasks: TaskConfig, labels: torch.Tensor | None = None
-) -> TaskSampler:
-    """What draws tasks from `training_images`, of whose rotated classes all are allowed."""
-    return TaskSampler(images, None if tasks.rotated else tasks.classes or None, labels)
-
-
 def evaluation_tasks(config: TrainConfig, images: Table) -> TaskPool:
     """The fixed, clean tasks on which runs of a comparison are all measured."""
     count, query = config.evaluation.tasks, config.evaluation.query
@@ -60,13 +53,15 @@ class TaskDrawer:
             size = f"images are {shape[1]} pixels wide and {shape[0]} high"
             most = min(shape[:2]) // 2
             raise DertsError(f"--augment.translation is {shift} but {size}: choose at most {most}")
-        self._images, self._sampler = images, training_sampler(images, config.tasks)
-        self._block: tuple[tuple[int, int], TaskPool] | None = None
+        self._images = images
+        # of rotated classes all are allowed: the images are of no others
+        self.classes = None if config.tasks.rotated else config.tasks.classes or None
+        self.use_labels(None)
 
-    def use_labels(self, labels: torch.Tensor) -> None:
-        """Draw by other labels [n] from now on; −1 leaves an item out."""
-        self._sampler = training_sampler(self._images, self.config.tasks, labels)
-        self._block = None
+    def use_labels(self, labels: torch.Tensor | None) -> None:
+        """Draw by other labels [n] than the table's from now on; −1 leaves an item out."""
+        self._sampler = TaskSampler(self._images, self.classes, labels)
+        self._block: tuple[tuple[int, int], TaskPool] | None = None
 
     def draw(self, tasks: int, purpose: str, number: int, pool_images: int = 0) -> TaskPool:
         """Fresh training tasks, the same for the same arguments and run seed.
