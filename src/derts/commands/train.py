@@ -97,9 +97,8 @@ def train(options: TrainOptions) -> None:
     from derts.report.tensorboard import tensorboard_listener
     from derts.training import resume
     from derts.training import train as run
-    from derts.training.driver import Listen
     from derts.training.run import begin_seeds, seed_folders, train_seeds
-    from derts.training.run_folder import Run
+    from derts.training.run_folder import Listen, Run
 
     config, quiet, seeds = options.run, options.quiet, options.seeds
     out = options.resume or options.out or Path("runs") / default_name(config, not seeds)

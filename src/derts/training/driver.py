@@ -13,10 +13,8 @@ from derts.selection.round_record import RoundRecord
 from derts.training.bad_numbers import BadNumbersError
 from derts.training.checkpoint import load_warmup, save_checkpoint
 from derts.training.result import Result, evaluation_event, make_result
-from derts.training.run_folder import Event, Run, point_file
+from derts.training.run_folder import Event, Listen, Run, point_file
 from derts.training.trainer import Trainer
-
-Listen = Callable[[Event], None]
 
 
 @dataclass

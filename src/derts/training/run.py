@@ -20,10 +20,10 @@ from derts.hardware import choose_device
 from derts.progress import Advance, progress, unheard
 from derts.tasks import TaskSampler
 from derts.training.checkpoint import State, best_weights, checkpoint_files, newest_checkpoint
-from derts.training.driver import Driver, Listen
+from derts.training.driver import Driver
 from derts.training.memory import check_file_size, plan_pieces
 from derts.training.result import Result
-from derts.training.run_folder import Run
+from derts.training.run_folder import Listen, Run
 from derts.training.task_drawer import draw_tasks, evaluation_tasks
 from derts.training.trainer import Tables, Trainer
 

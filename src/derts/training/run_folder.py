@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -24,6 +24,7 @@ KEEP_ROUNDS = 3
 BACKBONE = "backbone.safetensors"
 CHANGED = "The data was prepared anew since: it is not what the run was trained on."
 Event = dict[str, Any]
+Listen = Callable[[Event], None]
 NOISE = {"pool", "dropped", "kept"}
 READ = {"validation": ("accuracy",), "round": ("round", "pool", "looks_noisy")}
 """The numbers that are read from kinds of events."""

@@ -25,11 +25,11 @@ from derts.training.bad_numbers import UpdateWindow, usable_losses
 from derts.training.checkpoint import weights_of
 from derts.training.label_looks import LabelLooks, label_obstacle
 from derts.training.result import acting
+from derts.training.run_folder import Listen
 from derts.training.step import Updater, place_learner
 from derts.training.task_drawer import TaskDrawer, evaluation_tasks, training_images
 
 LOG_EVERY = 10  # updates: one event tells of them
-Log = Callable[[dict[str, Any]], None]
 Tables = Mapping[str, Table]
 
 
@@ -54,7 +54,7 @@ class Trainer:
         self,
         config: TrainConfig,
         tables: Tables,
-        log: Log = lambda event: None,
+        log: Listen = lambda event: None,
         group: Group | None = None,
         progress: Progress = silent,
         pieces: int = 1,
@@ -150,7 +150,6 @@ class Trainer:
                 self.looks.look(self.update, self._progress)
             if self.update % LOG_EVERY == 0 or self.update == until:
                 self.clock.settle("update")  # or looking would wait for the GPU, uncounted
-                self.window.look(self.config, self.update, self.log)
                 advance(len(self.window.values), self._log_window())
 
     def step(self) -> torch.Tensor:
@@ -279,8 +278,8 @@ class Trainer:
         return self.update % LOG_EVERY == 0 and self.group.any(stopping())
 
     def _log_window(self) -> str:
+        event = self.window.look(self.config, self.update, self.clock.seconds, self.log)
         about = {"update": self.update, "lr": self.learning_rate(), "skipped": self.window.skipped}
-        event = self.window.event(self.clock.seconds)
         self.window.begin(self.clock.seconds)
         self.log({"event": "update", **about, **event})
         if "loss" not in event:
