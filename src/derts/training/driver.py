@@ -1,13 +1,13 @@
 """The only loop around a Trainer: from stop to stop, and what is done and written at each."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from derts.distributed import LostProcessError
 from derts.errors import DISK_FULL, DertsError, InterruptedRunError
-from derts.files import parse_json, regular, write_json
+from derts.files import write_json
 from derts.progress import Advance, unheard
 from derts.selection.round_record import RoundRecord
 from derts.training.bad_numbers import BadNumbersError
@@ -140,11 +140,7 @@ class Driver:
 
     def _result_at(self, update: int) -> Result | None:
         """What was measured at one of the points before."""
-        if self.run is not None and update in self.points:
-            with suppress(FileNotFoundError, ValueError):
-                found: Result = parse_json(regular(point_file(self.run.path, update)).read_bytes())
-                return found
-        return None
+        return self.run.result(update) if self.run is not None and update in self.points else None
 
     def _take_warmup(self) -> None:
         """Begin after the warm-up that another run left, if no point lies before its end."""

@@ -15,7 +15,7 @@ from derts.data import open_data
 from derts.data.streaming import placed_tables
 from derts.distributed import Group, joined
 from derts.errors import DertsError, InterruptedRunError, say
-from derts.files import locked, regular
+from derts.files import locked
 from derts.hardware import choose_device
 from derts.progress import Advance, progress, unheard
 from derts.tasks import TaskSampler
@@ -88,10 +88,9 @@ def resume(
         group.first(lambda: stack.enter_context(locked(run.path)))
         trainer = checked_trainer(config, tables, group, quiet)
         state = _load_newest(trainer, run)
-        result = run.path / "result.json"
-        if regular(result).exists() and trainer.update == config.updates:
-            fix = "give more --updates to go on with it"
-            raise DertsError(f"{path} is finished, its result is in {result}: {fix}")
+        if run.result() is not None and trainer.update == config.updates:
+            told = f"{path} is finished, its result is in {run.path / 'result.json'}"
+            raise DertsError(f"{told}: give more --updates to go on with it")
         group.first(lambda: run.rewind(state))
         list(run.events())  # one that is damaged would spoil the result, after all the work
         at = f"update {trainer.update + 1}"

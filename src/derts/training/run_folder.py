@@ -184,9 +184,9 @@ class Run:
         """The records of rounds that are kept, oldest first."""
         return sorted((self.path / "rounds").glob("round-*.safetensors"))
 
-    def result(self) -> Event | None:
-        """What result.json holds; None while the run is not finished."""
-        path = self.path / "result.json"
+    def result(self, update: int | None = None) -> Event | None:
+        """What result.json holds, or what was measured at an update; None where it is not there."""
+        path = self.path / "result.json" if update is None else point_file(self.path, update)
         try:
             found = parse_json(regular(path).read_text(encoding="utf-8"))
             if not _is_result(found):
