@@ -18,14 +18,7 @@ import torch
 from derts.config import TrainConfig
 from derts.errors import DertsError
 from derts.labels.judging import directions, item_features, judge
-from derts.models.pretrained import (
-    AT_ONCE,
-    INSTALL,
-    LITE0,
-    Pretrained,
-    load_pretrained,
-    may_be_photos,
-)
+from derts.models.pretrained import INSTALL, LITE0, Pretrained, load_pretrained, may_be_photos
 from derts.progress import Progress
 
 if TYPE_CHECKING:
@@ -38,6 +31,7 @@ MOST_WRONG = 0.7  # a useless one so many
 SURE = 0.8  # probability with which a suggestion of features is trained on …
 NEVER = 2.0  # … while half of a learner's surest suggestions are wrong: it only leaves out
 LEARNER, FEATURES = "learner", "features"  # --strategy.judge
+AT_ONCE = 32  # items that are fetched to be embedded
 
 
 def label_obstacle(config: TrainConfig) -> str:
