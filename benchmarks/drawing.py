@@ -96,7 +96,7 @@ def cases() -> dict[str, tuple[Callable[[int], object], int]]:
                 tasks=TaskConfig(WAY, SHOT, QUERY, noise=noise),
                 augment=AugmentConfig(horizontal_flip=True),
             )
-            drawer = TaskDrawer(config, images, partial(table, True))
+            drawer = TaskDrawer(config, images)
             name = f"{kind} classes" if noise == "none" else f"{kind} classes, noise {noise}"
             found[f"batch, {name}"] = partial(_batches, drawer), UPDATES
             found[f"pool, {name}"] = partial(drawer.draw, POOL, "pool"), 1

@@ -79,7 +79,7 @@ def run_case(case: Case, repeats: int) -> Case:
     random = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (640, SIDE, SIDE, 3), generator=random, dtype=torch.uint8)
     images = ImageTable(pixels, torch.arange(640) // 20, tuple(map(str, range(32))))
-    device = choose_device(config.hardware)
+    device = choose_device(config.hardware.device)
     limit_memory(device, case["limit"])
     pieces = plan_pieces(config, {"train": images}, device)
     trainer = Trainer(config, {"train": images}, pieces=pieces)

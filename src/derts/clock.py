@@ -1,15 +1,12 @@
 """Where the time goes: seconds per named phase, measured and read from a run's events."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
 SELECTION_PHASES = ("pool", "embedding", "estimating", "selecting", "labels")
 """Phases that a strategy spends on choosing tasks and judging labels."""
@@ -44,8 +41,6 @@ class Clock:
     def settle(self, name: str) -> None:
         """Wait for the device, counting the wait towards a phase."""
         if self.device.type == "cuda":
-            import torch  # the names of phases are for `derts --help` as well
-
             with self.phase(name):
                 torch.cuda.synchronize(self.device)
 

@@ -4,14 +4,12 @@ All hold the whole learner, optimiser and strategy and draw the same tasks; each
 BatchNorm takes its statistics over the tasks of all, so that their number changes only rounding.
 """
 
-import io
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -70,7 +68,7 @@ class Group:
         if self.alone:
             return mine
         if not self.shares(count):
-            return self._from_leader(mine.detach())
+            return self.same(mine.detach().cpu()).to(mine.device)
         rows = mine.new_zeros(count, *mine.shape[1:])
         rows[self.part(count)] = mine.detach()
         return self._sum(rows)
@@ -93,26 +91,20 @@ class Group:
         if self.alone or not tensors:
             return
         joined = self._sum(torch.cat([value.flatten() for value in tensors]))
-        parts = joined.split([value.numel() for value in tensors])
-        with torch.no_grad():
-            for value, part in zip(tensors, parts, strict=True):
-                value.copy_(part.view_as(value))
+        for value, part in zip(tensors, joined.split([x.numel() for x in tensors]), strict=True):
+            value.copy_(part.view_as(value))
 
     def any(self, here: bool) -> bool:
-        """Whether it holds in any of the processes."""
         return bool(self._sum(torch.tensor([float(here)])).item())
 
     def same(self, value: Value) -> Value:
         """The leading process's value, tensors and plain values, in all of them."""
         if self.alone:
             return value
-        buffer = io.BytesIO()
-        torch.save(value, buffer)
-        content = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
-        length = int(self._from_leader(torch.tensor([len(content)])).item())
-        received = self._from_leader(content if self.leads else torch.zeros(length).byte())
-        found: Value = torch.load(io.BytesIO(received.numpy().tobytes()), weights_only=True)
-        return found
+        found = [value]
+        with self._contact():
+            dist.broadcast_object_list(found, src=0, device=self.device)
+        return found[0]
 
     def first(self, action: Callable[[], object]) -> None:
         """Let the leading process act; where it fails, the others end too."""
@@ -120,9 +112,9 @@ class Group:
             if self.leads:
                 action()
         except BaseException:
-            self._from_leader(torch.tensor([0]))
+            self.same(False)
             raise
-        if not int(self._from_leader(torch.tensor([1])).item()):
+        if not self.same(True):
             self.let_leader_speak()
             raise LostProcessError("process 0 failed: its message says why")
 
@@ -132,23 +124,21 @@ class Group:
             time.sleep(SPEAKING)
 
     def _sum(self, values: Tensor) -> Tensor:
-        return self._on_wire(values, dist.all_reduce)
-
-    def _from_leader(self, values: Tensor) -> Tensor:
-        return self._on_wire(values, partial(dist.broadcast, src=0))
-
-    def _on_wire(self, values: Tensor, send: Callable[[Tensor], Any]) -> Tensor:
-        """A collective's result for a copy of `values`, back on their device."""
         if self.alone:
             return values
         wire = values.detach().to(self.device or values.device, copy=True).contiguous()
+        with self._contact():
+            dist.all_reduce(wire)
+        return wire.to(values.device)
+
+    @contextmanager
+    def _contact(self) -> Iterator[None]:
         try:
-            send(wire)
+            yield
         except RuntimeError as error:
             cause = f"which was killed or failed ({str(error).splitlines()[0][:200]})"
             who = f"process {self.rank} of {self.size}"
             raise LostProcessError(f"{who} lost contact with another one, {cause}") from None
-        return wire.to(values.device)
 
 
 class _Total(torch.autograd.Function):

@@ -5,7 +5,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from derts.config import HardwareConfig
 from derts.data import StoreDescription, item_names, open_data
 from derts.data.decode import Pixels
 from derts.data.store import store_settings
@@ -37,7 +36,7 @@ def embed_store(
         raise DertsError(f"{destination} is the source itself: choose another destination")
     network, shape = load_pretrained(backbone, weights), next(iter(tables.values())).item_shape
     network.check_images(shape)
-    place, count = choose_device(HardwareConfig(device=device)), sum(map(len, tables.values()))
+    place, count = choose_device(device), sum(map(len, tables.values()))
     true = Path(data) / TRUE_LABELS
     kept = str(Path(weights).resolve()) if Path(weights).is_file() else weights
     with progress("embedding", count, "images") as advance:

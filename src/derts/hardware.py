@@ -16,8 +16,6 @@ from derts.errors import DertsError
 if TYPE_CHECKING:
     import torch
 
-    from derts.config import HardwareConfig
-
 # mallopt's names for what it sets (malloc.h), and bytes that stay free at the end of the heap
 TRIM_THRESHOLD, MMAP_MAX, MOST = -1, -4, 2**31 - 1
 SPINS = "1000"  # what it takes by itself where it knows of too many threads
@@ -53,18 +51,18 @@ def wait_without_spinning() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
 
 
-def choose_device(hardware: HardwareConfig, option: str = "--hardware.device") -> torch.device:
-    """The device a config names, by an option; `auto` takes a GPU where there is one."""
+def choose_device(name: str = "auto", option: str = "--hardware.device") -> torch.device:
+    """The device that an option names; `auto` takes a GPU where there is one."""
     import torch  # here, because the command line needs this file for --help as well
 
-    if hardware.device == "auto":
+    if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(hardware.device)
+        device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         cause = f"cannot be used here ({str(error).splitlines()[0]})"
-        raise DertsError(f"{option} {hardware.device} {cause}: try auto or cpu") from None
+        raise DertsError(f"{option} {name} {cause}: try auto or cpu") from None
     return device
 
 

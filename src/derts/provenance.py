@@ -7,6 +7,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+import torch
+
 from derts import __version__
 
 CODE = (".py", ".toml", ".json")
@@ -44,8 +46,6 @@ def _git(folder: Path, *words: str) -> str | None:
 
 def machine(device: str = "cpu") -> dict[str, str | int]:
     """The machine in words: processor, cores, accelerator, versions."""
-    import torch
-
     found: dict[str, str | int] = {
         "processor": platform.machine(),
         "cores": os.cpu_count() or 1,

@@ -16,7 +16,8 @@ def test_curves_are_what_was_logged(tmp_path: Path) -> None:
     runs = make_runs(cells("figure2"), [0, 1], Scale(parse_datasets(["glyphs"])), tmp_path)
     first = runs[0]
     setting, seed = first.setting, first.config.seed
-    run = Run.create(first.folder, TrainConfig())
+    run = Run(first.folder, TrainConfig())
+    run.clear()
     spent = {"seconds": {"update": 0.1}}
     for event in (
         {"event": "start", "update": 0},

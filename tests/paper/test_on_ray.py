@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from derts.errors import DertsError
-from derts.files import locked
 from derts.paper.grid import absolute, run_on_ray, train_on_node, write_files
 from derts.paper.runs import GridRun
 from derts.training.run import open_trainer
@@ -68,8 +67,7 @@ def test_runs_of_a_killed_node_finish_on_the_other(
 
     killer = threading.Thread(target=kill_when_both_are_at_work)
     killer.start()
-    with locked(runs[0].folder.parents[1]):
-        endings = run_on_ray(runs)
+    endings = run_on_ray(runs)
     killer.join()
     assert sorted(map(str, endings.finished)) == sorted(map(str, runs))
     assert not endings.failed
@@ -86,7 +84,7 @@ def test_a_run_comes_back_whole_from_a_node_with_a_file_system_of_its_own(
     protonet_runs: list[GridRun], tmp_path: Path
 ) -> None:
     run = protonet_runs[0]
-    ending, _, files = train_on_node(run, "another machine's process")
+    ending, _, files = train_on_node(run)
     assert ending == "finished"
     copy = tmp_path / "copy"
     write_files(copy, files)

@@ -232,7 +232,8 @@ def test_a_damaged_record_and_an_empty_run_are_named(demo_folder: Path, tmp_path
     newest.write_bytes(newest.read_bytes()[:100])
     with pytest.raises(DertsError, match=r"round-.* is damaged"):
         make_report([bad])
-    empty = Run.create(tmp_path / "empty", TrainConfig())
+    empty = Run(tmp_path / "empty", TrainConfig())
+    empty.clear()
     with pytest.raises(DertsError, match="has logged nothing yet"):
         make_report([empty.path])
 

@@ -11,7 +11,8 @@ from derts.training.run_folder import KEEP_ROUNDS, Run
 
 
 def test_few_rounds_are_kept_and_read_back(tmp_path: Path) -> None:
-    kept = Run.create(tmp_path / "run", TrainConfig())
+    kept = Run(tmp_path / "run", TrainConfig())
+    kept.clear()
     for number in range(KEEP_ROUNDS + 2):
         record = RoundRecord(
             place=torch.full((4, 2), float(number)),

@@ -96,7 +96,7 @@ def test_the_seed_decides(table: Make) -> None:
 def test_a_run_draws_the_batch_of_an_update_whatever_was_drawn_before(table: Make) -> None:
     config, images = TrainConfig(), table(*EVEN)
     orders = [range(3 * BLOCK), [2 * BLOCK, 5, 2 * BLOCK + 1, 4, 5], reversed(range(2 * BLOCK + 2))]
-    drawers = [TaskDrawer(config, images, lambda: images) for _ in orders]
+    drawers = [TaskDrawer(config, images) for _ in orders]
     found = [
         {number: drawer.draw(4, "batch", number) for number in order}
         for drawer, order in zip(drawers, orders, strict=True)
@@ -106,7 +106,7 @@ def test_a_run_draws_the_batch_of_an_update_whatever_was_drawn_before(table: Mak
     different = {tuple(pool.support.flatten().tolist()) for pool in found[0].values()}
     assert len(different) == 3 * BLOCK
     assert found[0][5].changes == [f"4 of {4 * BLOCK} tasks"]
-    another = TaskDrawer(replace(config, seed=1), images, lambda: images)
+    another = TaskDrawer(replace(config, seed=1), images)
     assert another.draw(4, "batch", 5) != found[0][5]
     assert another.draw(4, "pool", 5) != drawers[0].draw(4, "pool", 5)
 

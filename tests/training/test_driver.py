@@ -8,7 +8,7 @@ import pytest
 
 from derts.config import TrainConfig
 from derts.data import ImageTable
-from derts.errors import DertsError
+from derts.errors import DertsError, InterruptedRunError
 from derts.training import Trainer, train
 from derts.training.checkpoint import checkpoint_files
 from derts.training.driver import Driver
@@ -26,7 +26,6 @@ RANDOM = replace(CONFIG, strategy=replace(CONFIG.strategy, name="random"))
 
 def test_points_on_the_way_are_measured_and_kept(tmp_path: Path, letters: Tables) -> None:
     result = train_in(tmp_path / "run", CONFIG, letters, points=(6, 12))
-    assert result is not None
     assert Run.open(tmp_path / "run").result() == result
     short = train(replace(CONFIG, updates=12), tables=letters, quiet=True)
     assert result["accuracies"] == short["accuracies"]
@@ -42,25 +41,23 @@ def test_points_on_the_way_are_measured_and_kept(tmp_path: Path, letters: Tables
 def test_a_run_goes_part_of_the_way_and_further_later(tmp_path: Path, letters: Tables) -> None:
     points = (6, 12)
     first = train_in(tmp_path / "run", CONFIG, letters, until=6, points=points)
-    assert first is not None
     assert first["updates"] == 6
     assert Run.open(tmp_path / "run").result() is None
     last = train_in(tmp_path / "run", CONFIG, letters, points=points)
     whole = train_in(tmp_path / "whole", CONFIG, letters, points=points)
-    assert last is not None
-    assert whole is not None
     assert last["accuracies"] == whole["accuracies"]
     assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
 
 
 def test_a_run_that_is_asked_to_stop_saves_and_goes_on(tmp_path: Path, letters: Tables) -> None:
     asked = iter([False] * 8 + [True] * 99)
-    stopped = train_in(tmp_path / "run", CONFIG, letters, stopping=lambda: next(asked))
-    assert stopped is None
+    with pytest.raises(
+        InterruptedRunError, match="interrupted at update 8: all is saved, run this"
+    ):
+        train_in(tmp_path / "run", CONFIG, letters, stopping=lambda: next(asked))
     assert Run.open(tmp_path / "run").result() is None
     result = train_in(tmp_path / "run", CONFIG, letters)
     whole = train(CONFIG, tmp_path / "whole", tables=letters, quiet=True)
-    assert result is not None
     assert result["accuracies"] == whole["accuracies"]
     assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
 
@@ -95,7 +92,6 @@ def test_runs_begin_from_one_warm_up(tmp_path: Path, letters: Tables) -> None:
         trainer.step = count  # type: ignore[method-assign]
         driver = Driver(trainer, warmup=shared)
         result = driver.drive()
-        assert result is not None
         validated = [e["update"] for e in driver.events() if e["event"] == "validation"]
         assert validated == [4, 8, 12]
         return result
@@ -124,7 +120,6 @@ def test_run_folders_that_share_a_warm_up_hold_what_each_run_gives_alone(
     for name in ("random", "derts"):
         config = replace(base, strategy=replace(base.strategy, name=name))
         result = train_in(tmp_path / name, config, letters, warmup=tmp_path / "warm-up")
-        assert result is not None
         alone = train(config, tables=letters, quiet=True)
         for key in ("weights_of_update", "accuracies"):
             assert result[key] == alone[key]

@@ -185,7 +185,8 @@ def test_a_run_that_ended_before_its_first_checkpoint_begins_again(
     tmp_path: Path, letters: Tables
 ) -> None:
     whole = quiet(SMALL, tmp_path / "whole", letters)
-    run = Run.create(tmp_path / "run", SMALL.resolved())
+    run = Run(tmp_path / "run", SMALL.resolved())
+    run.clear()
     run.log({"event": "update", "update": 3})
     assert resume(tmp_path / "run", tables=letters, quiet=True)["accuracies"] == whole["accuracies"]
     assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")

@@ -41,7 +41,7 @@ def test_runs_are_listed_and_compared(in_folder: Path, capsys: pytest.CaptureFix
     assert "stopped at update 4 of 4" in shown
     assert "cannot be read" in shown
     compared = [f"runs/{name}" for name in ("derts0", "random0", "derts1", "random1")]
-    Run.create(Path("runs/empty"), tiny())
+    Run(Path("runs/empty"), tiny()).clear()
     assert run(["compare", *compared, "runs/empty"]) == 0
     said = capsys.readouterr()
     assert said.err == "derts: runs/empty has logged nothing yet: it is left out\n"

@@ -11,9 +11,8 @@ from derts.cli import run
 from derts.data import open_data
 from derts.data.streaming import placed_tables
 from derts.errors import DertsError, InterruptedRunError
-from derts.training import seeds as module
 from derts.training import train
-from derts.training.seeds import begin_seeds, seed_folders, train_seeds
+from derts.training.run import begin_seeds, seed_folders, train_seeds
 from tests.tiny import TINY_WORDS, tiny
 
 CONFIG = tiny(strategy={"name": "derts"}, checkpoint_every=4)
@@ -90,7 +89,7 @@ def test_an_interruption_between_two_seeds_says_how_to_go_on(
     def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "resume", stop)
+    monkeypatch.setattr("derts.training.run.resume", stop)
     with pytest.raises(InterruptedRunError, match=f"seed 0: interrupted: .*--resume {tmp_path}$"):
         train_seeds(begin_seeds(CONFIG, (0, 1), tmp_path), quiet=True)
 

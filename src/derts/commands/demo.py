@@ -82,7 +82,7 @@ def demo(options: DemoOptions) -> None:
             Run.check_free(folder, overwrite=True)
             shutil.rmtree(folder, ignore_errors=True)
             result = train_in(folder, config.resolved(), tables, warmup=warm_up, advance=named)
-            results.append({**(result or {}), "variant": name})
+            results.append({**result, "variant": name})
             runs.append(folder)
     write_json(options.out / "results.json", {"runs": results})
     warmup = min(base.strategy.warmup, base.updates)

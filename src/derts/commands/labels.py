@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from derts.commands.parse import DataOptions, QuietOptions, print_rows, unset
-from derts.config import HardwareConfig, ModelConfig, within
+from derts.config import ModelConfig, within
 from derts.errors import DertsError, printable
 from derts.report.tables import table_text
 
@@ -247,7 +247,7 @@ def _judge_by_backbone(
     shape = next(iter(tables.values())).item_shape
     if len(shape) == 1:
         raise DertsError(f"{data} holds features: give it as --features, without {name}")
-    network, device = load_pretrained(name, options.weights), choose_device(HardwareConfig())
+    network, device = load_pretrained(name, options.weights), choose_device()
     network.check_images(shape)
     with options.progress("inspecting", sum(map(len, tables.values())), "images") as advance:
         embedded = {

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import tyro
 
-from derts.clock import share_of_selection, training_seconds
 from derts.commands.parse import QuietOptions, print_rows, unset
 from derts.config import TrainConfig
 from derts.config_file import PRESETS, apply_presets, read_config
@@ -98,9 +97,8 @@ def train(options: TrainOptions) -> None:
     from derts.report.tensorboard import tensorboard_listener
     from derts.training import resume
     from derts.training import train as run
-    from derts.training.driver import Listen
-    from derts.training.run_folder import Run
-    from derts.training.seeds import begin_seeds, seed_folders, train_seeds
+    from derts.training.run import begin_seeds, seed_folders, train_seeds
+    from derts.training.run_folder import Listen, Run
 
     config, quiet, seeds = options.run, options.quiet, options.seeds
     out = options.resume or options.out or Path("runs") / default_name(config, not seeds)
@@ -135,6 +133,8 @@ def train(options: TrainOptions) -> None:
 
 
 def _print_run(out: Path, config: TrainConfig, result: dict[str, Any]) -> None:
+    from derts.clock import share_of_selection, training_seconds
+
     tasks, of = config.tasks, result["weights_of_update"]
     training = training_seconds(result["seconds"])
     each = 1000 * training / max(result["updates"], 1)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 
-from derts.config import HardwareConfig
 from derts.data import folders, imagenet
 from derts.data.glyphs import glyphs
 from derts.data.matrices import is_matrix
@@ -46,7 +45,7 @@ def open_data(source: str | Path, *, device: torch.device | str | None = None) -
     else:
         found = f"{source} is not prepared yet ({find_source(source).kind})"
         raise DertsError(f"{found}: run derts data prepare {source} DEST first, and open DEST")
-    place = device and choose_device(HardwareConfig(device=str(device)), "device")
+    place = device and choose_device(str(device), "device")
     return {s: table.to(place) if place else table for s, table in tables.items()}
 
 

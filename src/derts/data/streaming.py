@@ -39,7 +39,7 @@ def place_table(images: Table, device: torch.device, memory_gib: float | None = 
 @lru_cache(maxsize=2)
 def placed_tables(data: str, hardware: HardwareConfig) -> Mapping[str, Table]:
     """Data for several runs of one process: opened once, and on a GPU it stays there."""
-    device, tables = choose_device(hardware), open_data(data)
+    device, tables = choose_device(hardware.device), open_data(data)
     if device.type == "cpu":
         return tables
     limit = hardware.memory_gib

@@ -105,7 +105,6 @@ def read_json(name: str) -> dict[str, Any]:
 
 @cache
 def read_recipe(name: str) -> dict[str, Any]:
-    """A recipe file as nested dictionaries."""
     return tomllib.loads((FILES / "recipes" / f"{name}.toml").read_text(encoding="utf-8"))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from derts.config import TrainConfig
-from derts.config_file import with_noise_level, with_values
+from derts.config_file import with_values
 from derts.errors import DertsError
 from derts.files import parse_json, write_atomically
 from derts.paper.cells import NAMES, Cell, Setting, cells, with_references
@@ -48,8 +48,7 @@ class CellResult:
 
     def setting(self, group: str, name: str, default: Any = None) -> Any:
         """A value of the run's config, as it was recorded."""
-        values = self.config.get(group, {})
-        return (with_noise_level(values) if group == "tasks" else values).get(name, default)
+        return self.config.get(group, {}).get(name, default)
 
     @property
     def accuracy(self) -> float:
@@ -85,12 +84,10 @@ Known = Mapping[tuple[str, int], CellResult]
 
 
 def result_file(folder: Path, name: str, scale: Scale) -> Path:
-    """Where a table's results are kept as JSON."""
     return folder / f"reproduce-{name}{scale.suffix}.json"
 
 
 def result_files(folder: Path) -> list[Path]:
-    """The result files of all tables and scales in a folder."""
     files = sorted(folder.glob("reproduce-*.json"))
     return [file for file in files if not file.stem.endswith("-curves")]
 
@@ -229,7 +226,6 @@ def _read(file: Path, run: GridRun) -> CellResult:
         config = {**result["config"], "data": run.dataset}
         questions = config["tasks"]["way"] * config["evaluation"]["query"]
         row = {
-            "weights_of_update": result["updates"],
             **result,
             "cell": str(run),
             "correct": [round(value * questions / 100) for value in result["accuracies"]],

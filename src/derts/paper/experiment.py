@@ -11,6 +11,7 @@ from derts.paper.cells import Cell, cells, keep_only, read_recipe, with_referenc
 from derts.paper.figures import DRAWN, draw_pictures
 from derts.paper.report import as_html, markdown, print_report, read_report, table_report
 from derts.paper.runs import GridRun, Scale, make_runs, point, seeds_in, to_run
+from derts.progress import clock_text
 from derts.report.tables import table_text
 
 
@@ -94,13 +95,13 @@ class Experiment:
             if lacking and cell.setting.dataset not in self.scale.data:
                 state += f"; needs --dataset {cell.setting.dataset.partition('-')[0]}=PATH"
             name = f"{cell.table:<10}  {cell.setting}, at {100 * cell.fraction:g}%"
-            rows.append((name, str(updates), f"{duration(work)}{word}" if work else "", state))
+            rows.append((name, str(updates), f"{clock_text(work)}{word}" if work else "", state))
             total, finished, assumed = total + work, finished + (not lacking), assumed or word
         where = f"{len(devices)} × {devices[0]}" if len(set(devices)) == 1 else ", ".join(devices)
         told = "; (assumed) times are not measured: recipes/common.toml states them"
         return (
             f"{table_text(rows)}\n\n{len(self.cells)} cells, {finished} finished; "
-            f"about {duration(total / len(devices))} left on {where}{told if assumed else ''}"
+            f"about {clock_text(total / len(devices))} left on {where}{told if assumed else ''}"
         )
 
     def write_reports(self, source: Path | None) -> list[Path]:
@@ -166,14 +167,3 @@ def estimated_seconds(run: GridRun, device: str) -> tuple[float, str]:
     kind = "glyphs" if run.dataset == "glyphs" else "cuda" if cuda else "cpu"
     factor = assumed["strategy_factor"][run.setting.strategy]
     return assumed[kind][run.setting.backbone] * factor, " (assumed)"
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words.
-
-    >>> duration(45), duration(600), duration(7260)
-    ('45 s', '10 min', '2.0 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

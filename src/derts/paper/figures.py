@@ -97,7 +97,6 @@ def save_curves(found: Sequence[Curve], path: Path) -> Path:
 
 
 def load_curves(path: Path) -> list[Curve]:
-    """What `save_curves` wrote."""
     try:
         return [_curve(row) for row in parse_json(path.read_text(encoding="utf-8"))]
     except FileNotFoundError:

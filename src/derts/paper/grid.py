@@ -19,10 +19,9 @@ from typing import Any, Literal
 
 import torch
 
-from derts.config import HardwareConfig
 from derts.data.streaming import placed_tables
 from derts.errors import DertsError, InterruptedRunError
-from derts.files import LOCK, write_atomically
+from derts.files import write_atomically
 from derts.hardware import choose_device, keep_freed_memory
 from derts.paper.runs import GridRun
 from derts.progress import Advance, clock_text, progress, unheard
@@ -49,10 +48,10 @@ def do_run(
             run.folder, config, placed_tables(config.data, config.hardware), until=run.until,
             points=run.points, warmup=run.warmup, advance=advance, stopping=stopping,
         )  # fmt: skip
-        if result is None:
-            return "stopped", ""
         taken = clock_text(time.monotonic() - began)
         return "finished", f"accuracy {result['accuracy']:.2f}% in {taken}"
+    except InterruptedRunError:
+        return "stopped", ""
     except DertsError as error:
         return "failed", str(error)
     except Exception as error:  # one run's failure is not the grid's
@@ -109,10 +108,7 @@ def find_devices(words: Sequence[str]) -> list[str]:
     if not words:
         raise DertsError("--devices names none: give auto, or one device per worker")
     every = [f"cuda:{number}" for number in range(torch.cuda.device_count())] or ["cpu"]
-    named = [
-        every if word == "auto" else [choose_device(HardwareConfig(device=word), "--devices")]
-        for word in words
-    ]
+    named = [every if word == "auto" else [choose_device(word, "--devices")] for word in words]
     return [str(device) for devices in named for device in devices]
 
 
@@ -187,7 +183,7 @@ def run_on_ray(runs: Sequence[GridRun], quiet: bool = False) -> Endings:
     gpus = 1 if ray.cluster_resources().get("GPU", 0) else 0
     job = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=TRIES - 1)(train_on_node)
     with stop_requests() as stopping:
-        waiting = {job.remote(absolute(run), _owner(run)): run for run in runs}
+        waiting = {job.remote(absolute(run)): run for run in runs}
         while waiting and not stopping():
             for answer in ray.wait(list(waiting), timeout=1.0)[0]:
                 run = waiting.pop(answer)
@@ -203,18 +199,11 @@ def run_on_ray(runs: Sequence[GridRun], quiet: bool = False) -> Endings:
     return endings
 
 
-def train_on_node(run: GridRun, owner: str) -> tuple[Ending, str, dict[str, bytes]]:
-    """Train a run in its folder; with its files where the driver does not see this file system."""
-    shared = bool(owner) and _owner(run) == owner
+def train_on_node(run: GridRun) -> tuple[Ending, str, dict[str, bytes]]:
+    """Train a run in its folder; with its files, as the node may have a file system of its own."""
     ending, note = do_run(run)
-    files = [path for path in run.folder.rglob("*") if path.is_file() and not shared]
+    files = [path for path in run.folder.rglob("*") if path.is_file()]
     return ending, note, {str(path.relative_to(run.folder)): path.read_bytes() for path in files}
-
-
-def _owner(run: GridRun) -> str:
-    """The process that holds the folder of all runs, as this machine sees it."""
-    lock = run.folder.parents[1] / LOCK
-    return lock.read_text(encoding="utf-8") if lock.is_file() else ""
 
 
 def _connect() -> Any:

@@ -64,7 +64,6 @@ class TableReport:
 
 
 def markdown(report: TableReport) -> str:
-    """The report as a section of Markdown."""
     notes = "".join(f"{note}\n\n" for note in report.notes)
     table = markdown_table([report.heading, *report.rows], len(HEAD))
     return f"## {report.name}: {report.title}\n\n{notes}{table}\n"

@@ -101,6 +101,9 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
     kind = "noisy_presets" if setting.noise and "noisy_presets" in strategy else "presets"
     updates = max(1, round(scale.updates * setting.updates))
     chosen = {**strategy.get("values", {}), "ratio": setting.ratio, "warmup": -1}  # the paper's
+    chosen |= {} if setting.weights else {"weights": "none"}
+    if setting.select and setting.strategy == "derts":  # else it is the paper's
+        chosen["select"] = setting.select
     layers = [
         common["run"],
         common["learners"][setting.learner],
@@ -120,15 +123,13 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
                 "classes": class_list(setting.classes, scale.glyphs),
                 **common["noise"][str(setting.noise)],
             },
-            "strategy": chosen if setting.weights else {**chosen, "weights": "none"},
+            "strategy": chosen,
         },
         common["glyphs"] if scale.glyphs else {},
     ]
     config = TrainConfig()
     for layer in layers:
         config = with_values(config, layer, "recipe")
-    if setting.select and config.strategy.select == "where-it-pays":  # else it is the paper's
-        config = with_values(config, {"strategy": {"select": setting.select}}, "recipe")
     changed = apply_presets(scale.presets, config)
     may_rotate = replace(config, tasks=replace(config.tasks, rotated=changed.tasks.rotated))
     for what in ("data", "tasks", "updates", "strategy"):
@@ -237,7 +238,6 @@ def make_runs(
 
 
 def seeds_in(out: Path) -> set[int]:
-    """The seeds of the runs in a folder."""
     names = (re.search(r"-seed(\d+)-\w+$", folder.name) for folder in out.glob("*/*"))
     return {int(found[1]) for found in names if found}
 

@@ -1,6 +1,6 @@
 """Stage 9: the loop, from a config to a run folder.
 
-run          begin or resume, in one process or several; seeds: one run after the other
+run          begin or resume, in one process or several; several seeds, one after the other
 memory       refuses what cannot fit
 driver       from stop to stop: train, validate, save (checkpoint), measure (result)
 trainer      one update after the other: the strategy's batch (task_drawer), then step

@@ -4,7 +4,7 @@ Ten skipped in a row end training. Whether to skip is decided where the numbers 
 is never waited for.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,9 +15,10 @@ from derts.config import TrainConfig
 from derts.errors import DertsError
 from derts.learners.base import Learner
 from derts.tasks.pool import TaskPool
-from derts.training.run_folder import Event
+from derts.training.run_folder import Event, Listen
 
 IN_A_ROW = 10
+Seconds = Mapping[str, float]
 
 
 class BadNumbersError(DertsError):
@@ -79,7 +80,7 @@ class UpdateWindow:
         self._batches: list[tuple[TaskPool, Tensor]] = []
         self.begin({})
 
-    def begin(self, seconds: Mapping[str, float]) -> None:
+    def begin(self, seconds: Seconds) -> None:
         """Forget the updates of the last event; the clock stands at `seconds`."""
         self.before, self.images = dict(seconds), 0
         self.values: list[Tensor] = []
@@ -89,26 +90,25 @@ class UpdateWindow:
         self._batches = [*self._batches[1 - IN_A_ROW :], (tasks, losses)]
         self.images += len(tasks) * (tasks.support.shape[1] + tasks.query.shape[1])
 
-    def look(self, config: TrainConfig, update: int, log: Callable[[Event], None]) -> None:
-        """Log which of the updates were skipped; an error after IN_A_ROW. Waits."""
-        found = torch.stack(self.values).isfinite().all(1).tolist()
-        for number, finite in enumerate(found, update - len(found) + 1):
-            self.in_a_row = 0 if finite else self.in_a_row + 1
-            if not finite:
+    def look(self, config: TrainConfig, update: int, now: Seconds, log: Listen) -> Event:
+        """What the log says of the finite updates up to `now`; each of the others is logged apart.
+
+        An error after IN_A_ROW of these. Waits for a GPU.
+        """
+        values = torch.stack(self.values).double().cpu()
+        finite = values.isfinite().all(1)
+        for number, good in enumerate(finite.tolist(), update - len(values) + 1):
+            self.in_a_row = 0 if good else self.in_a_row + 1
+            if not good:
                 self.skipped += 1
                 log({"event": "skipped", "update": number, "cause": "not finite"})
             if self.in_a_row >= IN_A_ROW:
                 tasks, losses = self._batches[max(number - update - 1, -len(self._batches))]
                 bad = (~losses.isfinite()).cpu()
                 raise BadNumbersError(config, number, tasks[bad] if bool(bad.any()) else tasks)
-
-    def event(self, seconds: Mapping[str, float]) -> Event:
-        """What the log says of the finite updates; `seconds` is the clock's count at the end."""
-        found, spent = {}, spent_since(self.before, seconds)
-        values = torch.stack(self.values).double().cpu()
-        values = values[values.isfinite().all(1)]
-        if len(values):
-            loss, accuracy, norm = values.mean(0).tolist()
+        found, spent = {}, spent_since(self.before, now)
+        if bool(finite.any()):
+            loss, accuracy, norm = values[finite].mean(0).tolist()
             found = {"loss": round(loss, 6), "accuracy": round(100 * accuracy, 4)}
             found["gradient_norm"] = round(norm, 6)
         speed = round(self.images / max(sum(spent.values()), 1e-9), 1)
@@ -121,7 +121,6 @@ class UpdateWindow:
         return {"window": window, "skipped": self.skipped, "skipped_in_a_row": self.in_a_row}
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
-        """Go on from what `state_dict` described."""
         window = state["window"]
         self.begin(window["before"])
         self.values, self.images = list(window["values"].to(device)), window["images"]

@@ -1,21 +1,20 @@
 """The only loop around a Trainer: from stop to stop, and what is done and written at each."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from derts.errors import DISK_FULL, DertsError
-from derts.files import parse_json, regular, write_json
+from derts.distributed import LostProcessError
+from derts.errors import DISK_FULL, DertsError, InterruptedRunError
+from derts.files import write_json
 from derts.progress import Advance, unheard
 from derts.selection.round_record import RoundRecord
 from derts.training.bad_numbers import BadNumbersError
 from derts.training.checkpoint import load_warmup, save_checkpoint
 from derts.training.result import Result, evaluation_event, make_result
-from derts.training.run_folder import Event, Run, point_file
+from derts.training.run_folder import Event, Listen, Run, point_file
 from derts.training.trainer import Trainer
-
-Listen = Callable[[Event], None]
 
 
 @dataclass
@@ -41,33 +40,29 @@ class Driver:
 
     def drive(
         self, advance: Advance = unheard, stopping: Callable[[], bool] = lambda: False
-    ) -> Result | None:
-        """Train; the result at `until`, or None where `stopping` ended it before: all is saved."""
+    ) -> Result:
+        """Train; the result at `until`. Where `stopping` ends it before, all is saved."""
         trainer, config = self.trainer, self.trainer.config
         until = config.updates if self.until is None else min(self.until, config.updates)
         with self._one_line_errors():
             self._take_warmup()
-            if trainer.update > until:
-                if (result := self._result_at(until)) is not None:
-                    return result
-                where = "the run" if self.run is None else self.run.path
-                past = f"went on past update {until} without being evaluated there"
-                raise DertsError(f"{where} {past}: remove the folder to train it again")
             # where a process was killed between a checkpoint and its result, this measures
             result = self._measure(until)
-            if trainer.update == until:
-                return result
-            trainer.log({"event": "start", "update": trainer.update})
-            advance(trainer.update)
+            if trainer.update < until:
+                trainer.log({"event": "start", "update": trainer.update})
+                advance(trainer.update)
             every = [step for step in (config.checkpoint_every, config.validate_every) if step]
             while (update := trainer.update) < until:
                 stops = [(update // step + 1) * step for step in every]
-                stops += [stop for stop in (self._warmup_end, *self.points) if stop > update]
-                stop = min(*stops, until)
+                stops += [one for one in (self._warmup_end, *self.points, until) if one > update]
+                stop = min(stops)
                 trainer.train(stop, advance, stopping)
                 if trainer.update < stop:
                     self._save()
-                    return None
+                    trainer.group.let_leader_speak()
+                    saved = "" if self.run is None else "all is saved, "
+                    ended = f"interrupted at update {trainer.update}: {saved}{self.go_on}"
+                    raise InterruptedRunError(ended)
                 if trainer.validation_is_due():
                     trainer.log(evaluation_event("validation", trainer, trainer.validate()))
                 if trainer.update == self._warmup_end:
@@ -76,6 +71,10 @@ class Driver:
                 if at_point or trainer.update % config.checkpoint_every == 0:
                     self._save()
                 result = self._measure(until)  # last: a result says that its model is there
+            if result is None:
+                where = "the run" if self.run is None else self.run.path
+                past = f"went on past update {until} without being evaluated there"
+                raise DertsError(f"{where} {past}: remove the folder to train it again")
             return result
 
     def events(self) -> list[Event]:
@@ -119,39 +118,37 @@ class Driver:
 
     def _measure(self, until: int) -> Result | None:
         """The result where one is due: measured and written, or as it is there already."""
-        trainer, run = self.trainer, self.run
-        at_end, at_point = trainer.update == trainer.config.updates, trainer.update in self.points
-        if trainer.update != until and not at_point:
+        trainer, run, update = self.trainer, self.run, self.trainer.update
+        at_end, at_point = update == trainer.config.updates, update in self.points
+        if update < until and not at_point:
             return None
-        if (found := trainer.group.same(self._result_at(trainer.update))) is not None:
+        found = trainer.group.same(self._result_at(min(update, until)))
+        if found is not None or update > until:
             return found
         evaluation = trainer.evaluate_best(trainer.config.evaluation.split)
         if at_end:
             trainer.log(evaluation_event("evaluation", trainer, evaluation))
             if gain := trainer.gain(evaluation):
-                trainer.log({"event": "note", "update": trainer.update, "text": gain})
+                trainer.log({"event": "note", "update": update, "text": gain})
         result = make_result(trainer, evaluation, self.events())
         if run is not None and trainer.group.leads:
             if at_end:
                 write_json(run.path / "result.json", result)
             if at_point:
-                write_json(point_file(run.path, trainer.update), result)
+                write_json(point_file(run.path, update), result)
         return result
 
     def _result_at(self, update: int) -> Result | None:
         """What was measured at one of the points before."""
-        if self.run is not None and update in self.points:
-            with suppress(FileNotFoundError, ValueError):
-                found: Result = parse_json(regular(point_file(self.run.path, update)).read_bytes())
-                return found
-        return None
+        return self.run.result(update) if self.run is not None and update in self.points else None
 
     def _take_warmup(self) -> None:
         """Begin after the warm-up that another run left, if no point lies before its end."""
         end = self._warmup_end
-        if self.warmup is None or self.trainer.update or min(self.points, default=end) < end:
+        if not end or self.trainer.update or min(self.points, default=end) < end:
             return
-        if end and (found := load_warmup(self.warmup)) is not None:
+        assert self.warmup is not None
+        if (found := load_warmup(self.warmup)) is not None:
             self.trainer.load_state_dict(found)
             for event in found["events"]:
                 self.trainer.log(event)
@@ -169,10 +166,15 @@ class Driver:
 
     @contextmanager
     def _one_line_errors(self) -> Iterator[None]:
-        """What ends training for a reason that the user can fix, said in one line."""
+        """What ends training, and how to go on, said in one line."""
         run, trainer = self.run, self.trainer
         try:
             yield
+        except KeyboardInterrupt:
+            ended = f"interrupted in the middle of update {trainer.update + 1}: {self.go_on}"
+            raise InterruptedRunError(ended) from None
+        except LostProcessError as error:
+            raise DertsError(f"{error} at update {trainer.update}: {self.go_on}") from None
         except BadNumbersError as error:
             kept = ""
             if run is not None and trainer.group.leads:

@@ -18,14 +18,7 @@ import torch
 from derts.config import TrainConfig
 from derts.errors import DertsError
 from derts.labels.judging import directions, item_features, judge
-from derts.models.pretrained import (
-    AT_ONCE,
-    INSTALL,
-    LITE0,
-    Pretrained,
-    load_pretrained,
-    may_be_photos,
-)
+from derts.models.pretrained import INSTALL, LITE0, Pretrained, load_pretrained, may_be_photos
 from derts.progress import Progress
 
 if TYPE_CHECKING:
@@ -38,6 +31,7 @@ MOST_WRONG = 0.7  # a useless one so many
 SURE = 0.8  # probability with which a suggestion of features is trained on …
 NEVER = 2.0  # … while half of a learner's surest suggestions are wrong: it only leaves out
 LEARNER, FEATURES = "learner", "features"  # --strategy.judge
+AT_ONCE = 32  # items that are fetched to be embedded
 
 
 def label_obstacle(config: TrainConfig) -> str:
@@ -66,9 +60,8 @@ class LabelLooks:
         if self.judge == LEARNER:
             self.updates = [round(share * config.updates) for share in LOOKS]
         self.fewest = config.tasks.shot + config.tasks.query
-        self.given = torch.full((len(trainer.images),), -1)
-        for number, group in trainer.drawer.class_groups():
-            self.given[group] = number
+        labels, used = trainer.images.labels, trainer.images.class_numbers(trainer.drawer.classes)
+        self.given = torch.where(torch.isin(labels, used), labels, -1)
         self.labels = self.given.clone()
         self.done, self.wrong = 0, 0.0
 
@@ -100,11 +93,9 @@ class LabelLooks:
         return not torch.equal(self.labels, self.given)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
         return {"done": self.done, "wrong": self.wrong, "labels": self.labels}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
         if len(state["labels"]) != len(self.labels):
             raise ValueError(f"it judged {len(state['labels'])} images of {len(self.labels)}")
         self.done, self.wrong, self.labels = state["done"], state["wrong"], state["labels"]
@@ -129,12 +120,9 @@ class LabelLooks:
         noun = self.trainer.images.noun
         left_out = int(((self.labels < 0) & (self.given >= 0)).sum())
         relabelled = int(((self.labels >= 0) & (self.labels != self.given)).sum())
-        found = {
-            "looks_wrong": round(self.wrong, 4),
-            "left_out": left_out,
-            "relabelled": relabelled,
-        }
-        self.trainer.log({"event": "labels", "update": update, "look": self.done, **found})
+        about = {"event": "labels", "update": update, "look": self.done}
+        found = {"left_out": left_out, "relabelled": relabelled}
+        self.trainer.log({**about, "looks_wrong": round(self.wrong, 4), **found})
         changes = left_out + relabelled
         if self.done < len(self.updates) or (self.wrong < MANY_WRONG and not changes):
             return

@@ -42,7 +42,6 @@ def make_result(trainer: Trainer, evaluation: Evaluation, events: Iterable[Event
 
 
 def evaluation_event(name: str, trainer: Trainer, evaluation: Evaluation) -> Event:
-    """An evaluation as a line of the log."""
     return {"event": name, "update": trainer.update, **_summary(evaluation)}
 
 

@@ -1,4 +1,4 @@
-"""The ways into training: begin, resume, go on in a folder, open what was trained."""
+"""The ways into training: begin, resume, several seeds, a folder, what was trained."""
 
 import signal
 import threading
@@ -12,18 +12,19 @@ from types import FrameType
 
 from derts.config import TrainConfig
 from derts.data import open_data
-from derts.distributed import Group, LostProcessError, joined
+from derts.data.streaming import placed_tables
+from derts.distributed import Group, joined
 from derts.errors import DertsError, InterruptedRunError, say
-from derts.files import locked, regular
+from derts.files import locked
 from derts.hardware import choose_device, limit_memory
 from derts.progress import Advance, progress, unheard
 from derts.tasks import TaskSampler
 from derts.training.checkpoint import State, best_weights, checkpoint_files, newest_checkpoint
-from derts.training.driver import Driver, Listen
+from derts.training.driver import Driver
 from derts.training.memory import check_file_size, plan_pieces
 from derts.training.result import Result
-from derts.training.run_folder import Run
-from derts.training.task_drawer import draw_tasks, evaluation_tasks, training_sampler
+from derts.training.run_folder import Listen, Run
+from derts.training.task_drawer import draw_tasks, evaluation_tasks
 from derts.training.trainer import Tables, Trainer
 
 PASSED_ON = 5.0  # seconds in which torchrun repeats a signal that the terminal sent already
@@ -44,7 +45,7 @@ def train(
     logged. The result is what result.json holds.
     """
     config = config.resolved()
-    with joined(choose_device(config.hardware)) as group, ExitStack() as stack:
+    with joined(choose_device(config.hardware.device)) as group, ExitStack() as stack:
         trainer = checked_trainer(config, tables, group, quiet)
         run = None if out is None else Run(Path(out), config)
 
@@ -83,14 +84,13 @@ def resume(
         fix = f"a run can be extended, not shortened: give more than {before}"
         raise DertsError(f"--updates is {updates}: {fix}")
     config = run.config = replace(run.config, updates=updates or before)
-    with joined(choose_device(config.hardware)) as group, ExitStack() as stack:
+    with joined(choose_device(config.hardware.device)) as group, ExitStack() as stack:
         group.first(lambda: stack.enter_context(locked(run.path)))
         trainer = checked_trainer(config, tables, group, quiet)
         state = _load_newest(trainer, run)
-        result = run.path / "result.json"
-        if regular(result).exists() and trainer.update == config.updates:
-            fix = "give more --updates to go on with it"
-            raise DertsError(f"{path} is finished, its result is in {result}: {fix}")
+        if run.result() is not None and trainer.update == config.updates:
+            told = f"{path} is finished, its result is in {run.path / 'result.json'}"
+            raise DertsError(f"{told}: give more --updates to go on with it")
         group.first(lambda: run.rewind(state))
         list(run.events())  # one that is damaged would spoil the result, after all the work
         at = f"update {trainer.update + 1}"
@@ -107,6 +107,65 @@ def resume(
         return _to_the_end(Driver(trainer, run, listen=listen), quiet)
 
 
+def seed_folders(out: Path) -> list[Path]:
+    """The runs that `begin_seeds` left in a folder, by seed."""
+    found = [file.parent for file in out.glob("seed-*/config.toml")]
+    numbered = [one for one in found if one.name[5:].isdecimal()]
+    return sorted(numbered, key=lambda one: int(one.name[5:]))
+
+
+def begin_seeds(
+    config: TrainConfig, seeds: Sequence[int], out: Path, overwrite: bool = False
+) -> list[Path]:
+    """Folders with configs, which `train_seeds` then trains; none where the runs could not be."""
+    twice = [seed for seed in seeds if seeds.count(seed) > 1]
+    if twice:
+        raise DertsError(f"--seeds names {twice[0]} twice: give each once")
+    if (out / "config.toml").exists():
+        raise DertsError(f"{out} is a run already: choose another --out")
+    configs = {out / f"seed-{seed}": replace(config, seed=seed).resolved() for seed in seeds}
+    for folder in configs:
+        Run.check_free(folder, overwrite)
+    first = configs[out / f"seed-{seeds[0]}"]
+    trainer = checked_trainer(first, placed_tables(config.data, config.hardware))
+    for folder, one in configs.items():
+        Run(folder, one).clear(trainer.learner)
+    return list(configs)
+
+
+def train_seeds(
+    folders: Sequence[Path],
+    *,
+    quiet: bool = False,
+    listen: Callable[[Path], Listen | None] = lambda folder: None,
+    data_changed: bool = False,
+    data: str | None = None,
+    updates: int | None = None,
+) -> list[Result]:
+    """Train one run after the other, each from where it is; finished ones give their result.
+
+    The options are those of `resume`. What ends one ends all; what is done is kept.
+    """
+    results = []
+    for folder in folders:
+        run = Run.open(folder)
+        result = run.result()
+        if result is None or result["updates"] < (updates or run.config.updates):
+            tables = placed_tables(run.data(data, data_changed, own=True), run.config.hardware)
+            try:
+                result = resume(
+                    folder, tables=tables, quiet=quiet, listen=listen(folder),
+                    data_changed=data_changed, updates=updates,
+                )  # fmt: skip
+            except (DertsError, KeyboardInterrupt) as error:
+                kind = DertsError if type(error) is DertsError else InterruptedRunError
+                said = str(error).replace(f"--resume {folder}", f"--resume {folder.parent}")
+                said = said or f"interrupted: go on with derts train --resume {folder.parent}"
+                raise kind(f"seed {run.config.seed}: {said}") from None
+        results.append(result)
+    return results
+
+
 def train_in(
     folder: Path,
     config: TrainConfig,
@@ -117,7 +176,7 @@ def train_in(
     warmup: Path | None = None,
     advance: Advance = unheard,
     stopping: Callable[[], bool] = lambda: False,
-) -> Result | None:
+) -> Result:
     """Begin a run in a folder of ours, or go on with the one there; as `Driver` otherwise.
 
     Without a checkpoint it is cleared. Of a finished run the newest one alone is kept.
@@ -170,8 +229,9 @@ def checked_trainer(
             smallest = min(known, key=lambda table: len(table.class_names))
             # what it advises no other split will refuse
             draw_tasks(TaskSampler(smallest), config.tasks, 1, (0, "check"))
-        draw_tasks(training_sampler(tables["train"], config.tasks), config.tasks, 1, (0, "check"))
-    device = group.device or choose_device(config.hardware)
+        sampler = TaskSampler(tables["train"], config.tasks.classes or None)
+        draw_tasks(sampler, config.tasks, 1, (0, "check"))
+    device = group.device or choose_device(config.hardware.device)
     pieces = plan_pieces(config, tables, device, group.size)
     limit_memory(device, config.hardware.memory_gib)
     shown = partial(progress, quiet=quiet or not group.leads)
@@ -183,22 +243,10 @@ def checked_trainer(
 
 def _to_the_end(driver: Driver, quiet: bool) -> Result:
     """Train and evaluate until a signal; the leading process alone shows progress."""
-    trainer, group = driver.trainer, driver.trainer.group
-    total, quiet = trainer.config.updates, quiet or not group.leads
-    shown = progress("training", total, "updates", quiet=quiet)
-    try:
-        with stop_requests(0.0 if group.alone else PASSED_ON) as stopping, shown as advance:
-            result = driver.drive(advance, stopping)
-    except KeyboardInterrupt:
-        where = f"in the middle of update {trainer.update + 1}"
-        raise InterruptedRunError(f"interrupted {where}: {driver.go_on}") from None
-    except LostProcessError as error:
-        raise DertsError(f"{error} at update {trainer.update}: {driver.go_on}") from None
-    if result is None:
-        group.let_leader_speak()
-        saved = "" if driver.run is None else "all is saved, "
-        raise InterruptedRunError(f"interrupted at update {trainer.update}: {saved}{driver.go_on}")
-    return result
+    total, group = driver.trainer.config.updates, driver.trainer.group
+    shown = progress("training", total, "updates", quiet=quiet or not group.leads)
+    with stop_requests(0.0 if group.alone else PASSED_ON) as stopping, shown as advance:
+        return driver.drive(advance, stopping)
 
 
 def _load_newest(trainer: Trainer, run: Run) -> State:

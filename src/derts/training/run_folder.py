@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from safetensors.torch import save
 
@@ -18,14 +18,13 @@ from derts.data import data_fingerprint
 from derts.errors import DertsError, say
 from derts.files import LOCK, parse_json, regular, write_atomically, write_json
 from derts.learners import AnyLearner, pretrained_weights
-
-if TYPE_CHECKING:
-    from derts.selection.round_record import RoundRecord
+from derts.selection.round_record import RoundRecord
 
 KEEP_ROUNDS = 3
 BACKBONE = "backbone.safetensors"
 CHANGED = "The data was prepared anew since: it is not what the run was trained on."
 Event = dict[str, Any]
+Listen = Callable[[Event], None]
 NOISE = {"pool", "dropped", "kept"}
 READ = {"validation": ("accuracy",), "round": ("round", "pool", "looks_noisy")}
 """The numbers that are read from kinds of events."""
@@ -34,20 +33,10 @@ TABLES = {"update": "seconds", "round": "noise"}
 
 
 class Run:
-    """One run's folder. `Run.create` starts a new one, `Run.open` reads an existing one."""
+    """One run's folder, to be begun by `clear`; `Run.open` reads an existing one."""
 
     def __init__(self, path: Path, config: TrainConfig) -> None:
         self.path, self.config = path, config
-
-    @staticmethod
-    def create(
-        path: Path, config: TrainConfig, overwrite: bool = False, learner: AnyLearner | None = None
-    ) -> Run:
-        """Begin a run in a new folder; an old run there is emptied."""
-        Run.check_free(path, overwrite)
-        run = Run(path, config)
-        run.clear(learner)
-        return run
 
     def clear(self, learner: AnyLearner | None = None) -> None:
         """Remove all that is in the folder, save the config in it, and what no package has of a
@@ -102,8 +91,8 @@ class Run:
         `own`: `other` must be a copy of the run's own as well.
         """
         if other:
-            known = self._data_record() if own and not changed else None
-            if known is not None and not _is_store(other, known[0]):
+            known = self._data_record()
+            if known and own and not changed and not _is_store(other, known[0]):
                 wrong = f"{other} is not what {self.path} was trained on"
                 raise DertsError(f"{wrong}: name another, or go on knowingly with --data-changed")
             return other
@@ -195,9 +184,9 @@ class Run:
         """The records of rounds that are kept, oldest first."""
         return sorted((self.path / "rounds").glob("round-*.safetensors"))
 
-    def result(self) -> Event | None:
-        """What result.json holds; None while the run is not finished."""
-        path = self.path / "result.json"
+    def result(self, update: int | None = None) -> Event | None:
+        """What result.json holds, or what was measured at an update; None where it is not there."""
+        path = self.path / "result.json" if update is None else point_file(self.path, update)
         try:
             found = parse_json(regular(path).read_text(encoding="utf-8"))
             if not _is_result(found):

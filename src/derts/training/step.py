@@ -15,7 +15,7 @@ from derts.data.streaming import StreamedTable
 from derts.data.table import ImageTable, Table
 from derts.distributed import Group
 from derts.kernels.fast_embedding import FastEmbedding
-from derts.learners.base import Learner, Outcome, Weigh
+from derts.learners.base import Learner, Weigh
 from derts.models import CNN4
 from derts.models.batch_norm import set_total
 from derts.models.pieces import set_at_once
@@ -87,8 +87,8 @@ class Updater:
         )
         self.guard = GuardedStep(learner, self.optimiser)
 
-    def run(self, pool: TaskPool, weigh: Weigh, learning_rate: float) -> tuple[Outcome, Tensor]:
-        """Outcome of the update; its mean loss, mean accuracy and gradient norm as a tensor [3]."""
+    def run(self, pool: TaskPool, weigh: Weigh, learning_rate: float) -> tuple[Tensor, Tensor]:
+        """Losses [T] of the tasks; mean loss, mean accuracy and gradient norm as a tensor [3]."""
         (group,) = self.optimiser.param_groups
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(learning_rate)
@@ -102,11 +102,11 @@ class Updater:
                     return self._captured.run(pool, weigh)
             self.guard.keep()
             self.optimiser.zero_grad(set_to_none=True)
-            outcome = self._gradient(pool, weigh)
-            return outcome, self.finish(outcome.losses, outcome.accuracies)
+            losses, accuracies = self._gradient(pool, weigh)
+            return losses, self.finish(losses, accuracies)
 
-    def _gradient(self, pool: TaskPool, weigh: Weigh) -> Outcome:
-        """Fill the parameters' gradients; `loss` is this process's part of the meta-batch's."""
+    def _gradient(self, pool: TaskPool, weigh: Weigh) -> tuple[Tensor, Tensor]:
+        """Fill the parameters' gradients; losses [T] and accuracies [T] of all tasks."""
         learner, group, count = self.learner, self.group, len(pool)
         if group.alone:
             return self._backward(pool, weigh)
@@ -119,31 +119,27 @@ class Updater:
             weights = weigh(group.gather(mine, count))
             return share * (torch.ones_like(mine) if weights is None else weights[part].to(mine))
 
-        outcome = self._backward(pool[part], weigh_mine)
+        losses, accuracies = self._backward(pool[part], weigh_mine)
         group.sum_tensors([x.grad for x in learner.parameters() if x.grad is not None])
-        losses = group.gather(outcome.losses, count)
-        return Outcome(outcome.loss.detach(), losses, group.gather(outcome.accuracies, count))
+        return group.gather(losses, count), group.gather(accuracies, count)
 
-    def _backward(self, pool: TaskPool, weigh: Weigh) -> Outcome:
+    def _backward(self, pool: TaskPool, weigh: Weigh) -> tuple[Tensor, Tensor]:
         """Add the gradients of the tasks' weighted mean loss to the parameters'."""
         learner, images = self.learner, self.images
         if learner.embeds or len(pool) <= self.at_once:
             outcome = learner.outer_loss(images, pool, weigh)
             outcome.loss.backward()
-            return outcome
+            return outcome.losses, outcome.accuracies
         # weights may follow from all losses, so these come first, without a graph
         pieces = list(pool.split(self.at_once))
         with torch.no_grad():
-            losses = torch.cat([learner.forward_tasks(images, piece)[1] for piece in pieces])
+            found = [learner.forward_tasks(images, piece)[1:] for piece in pieces]
+        losses, accuracies = (torch.cat(each) for each in zip(*found, strict=True))
         weights = weigh(losses)
         weights = torch.ones_like(losses) if weights is None else weights.to(losses)
-        found = []
         for piece, some in zip(pieces, weights.split(self.at_once), strict=True):
-            outcome = learner.outer_loss(images, piece, some * (len(piece) / len(pool)))
-            outcome.loss.backward()
-            found.append(outcome)
-        loss = torch.stack([one.loss.detach() for one in found]).sum()
-        return Outcome(loss, losses, torch.cat([one.accuracies for one in found]))
+            learner.outer_loss(images, piece, some * (len(piece) / len(pool))).loss.backward()
+        return losses, accuracies
 
     def finish(self, losses: Tensor, accuracies: Tensor) -> Tensor:
         """Step; mean loss, mean accuracy and gradient norm, as [3]."""
@@ -173,12 +169,10 @@ class CapturedUpdate:
 
     def __init__(self, updater: Updater, pool: TaskPool) -> None:
         learner, images, optimiser = updater.learner, updater.images, updater.optimiser
+        self.streamed = StreamedBatch(images, pool) if isinstance(images, StreamedTable) else None
+        if self.streamed is not None:
+            images, pool = self.streamed.table, self.streamed.take(pool)
         self.pool = pool.to(learner.device).clone()  # every update's tasks are written over it
-        self.streamed: StreamedBatch | None = None
-        if isinstance(images, StreamedTable):
-            self.streamed = StreamedBatch(images, self.pool)
-            self.streamed.take(pool)
-            images, self.pool = self.streamed.table, self.streamed.pool
         self.weights = torch.ones(len(pool), device=learner.device)
         kept = [buffer.clone() for buffer in learner.buffers()]
         optimiser.zero_grad(set_to_none=True)
@@ -198,35 +192,28 @@ class CapturedUpdate:
             self.losses, self.plain, self.accuracies = learner.forward_tasks(images, self.pool)
         self.backward = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.backward, pool=self.forward.pool(), capture_error_mode=mode):
-            self.loss = (self.losses * self.weights).mean()
-            self.loss.backward()
+            (self.losses * self.weights).mean().backward()
             self.numbers = updater.finish(self.losses.detach(), self.accuracies)
         # nothing keeps the captured graph of gradients alive: eager backward passes build their own
-        self.losses, self.loss = self.losses.detach(), self.loss.detach()
+        self.losses = self.losses.detach()
         # held, because the graph writes to them even when the parameters get others
         self.gradients = [value.grad for value in learner.parameters()]
         for buffer, value in zip(learner.buffers(), kept, strict=True):
             buffer.copy_(value)
 
     def fits(self, pool: TaskPool) -> bool:
-        """Whether a meta-batch has the shape that was captured."""
         return (
             pool.support.shape == self.pool.support.shape
             and pool.query.shape == self.pool.query.shape
             and (pool.augmentation is None) == (self.pool.augmentation is None)
         )
 
-    def run(self, pool: TaskPool, weigh: Weigh) -> tuple[Outcome, Tensor]:
-        """The update on the tasks of `pool`, as `Updater.run` gives it."""
-        names = ["support_labels", "query_labels"]
-        if self.pool.augmentation is not None:
-            names.append("augmentation")
-        if self.streamed is None:
-            names += ["support", "query"]
-        else:
-            self.streamed.take(pool)
-        for name in names:
-            getattr(self.pool, name).copy_(_pinned(getattr(pool, name)), non_blocking=True)
+    def run(self, pool: TaskPool, weigh: Weigh) -> tuple[Tensor, Tensor]:
+        if self.streamed is not None:
+            pool = self.streamed.take(pool)
+        for name in ("support", "query", "support_labels", "query_labels", "augmentation"):
+            if (given := getattr(pool, name)) is not None:
+                getattr(self.pool, name).copy_(_pinned(given), non_blocking=True)
         self.forward.replay()
         weights = weigh(self.plain)
         if weights is None:
@@ -234,8 +221,7 @@ class CapturedUpdate:
         else:
             self.weights.copy_(_pinned(weights), non_blocking=True)
         self.backward.replay()
-        outcome = Outcome(self.loss.clone(), self.losses.clone(), self.accuracies.clone())
-        return outcome, self.numbers.clone()
+        return self.losses.clone(), self.numbers.clone()
 
 
 def _pinned(values: Tensor) -> Tensor:
@@ -243,10 +229,7 @@ def _pinned(values: Tensor) -> Tensor:
 
 
 class StreamedBatch:
-    """Where streamed images of a meta-batch arrive on the GPU, for captured kernels to read.
-
-    `table` holds the images, `pool`, with the memory of the one given, names them by their place.
-    """
+    """Where streamed images of meta-batches arrive on the GPU, in `table`."""
 
     def __init__(self, images: StreamedTable, pool: TaskPool) -> None:
         self.images = images
@@ -256,10 +239,10 @@ class StreamedBatch:
         shape = len(places), *images.item_shape
         room = torch.zeros(shape, dtype=torch.uint8, device=images.target)
         self.table = ImageTable(room, labels, images.class_names[:1])
-        rows = places.reshape(tasks, -1)
-        self.pool = replace(pool, support=rows[:, :support], query=rows[:, support:])
+        self.support, self.query = places.reshape(tasks, -1).tensor_split([support], 1)
 
-    def take(self, pool: TaskPool) -> None:
-        """Fetch the images of a meta-batch, or those that were fetched ahead."""
+    def take(self, pool: TaskPool) -> TaskPool:
+        """Fetch a meta-batch's images, unless they were ahead; it, naming them by their place."""
         arriving = self.images.gather(torch.cat((pool.support, pool.query), 1))
         self.table.images.copy_(arriving.flatten(0, 1), non_blocking=True)
+        return replace(pool, support=self.support, query=self.query)

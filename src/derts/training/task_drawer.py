@@ -1,9 +1,5 @@
 """The tasks that a run trains and is measured on: the same for the same config and arguments."""
 
-from collections.abc import Callable
-from dataclasses import replace
-from functools import cached_property
-
 import torch
 
 from derts.config import TaskConfig, TrainConfig
@@ -35,13 +31,6 @@ def draw_tasks(
     )  # fmt: skip
 
 
-def training_sampler(
-    images: Table, tasks: TaskConfig, labels: torch.Tensor | None = None
-) -> TaskSampler:
-    """What draws tasks from `training_images`, of whose rotated classes all are allowed."""
-    return TaskSampler(images, None if tasks.rotated else tasks.classes or None, labels)
-
-
 def evaluation_tasks(config: TrainConfig, images: Table) -> TaskPool:
     """The fixed, clean tasks on which runs of a comparison are all measured."""
     count, query = config.evaluation.tasks, config.evaluation.query
@@ -53,11 +42,9 @@ def evaluation_tasks(config: TrainConfig, images: Table) -> TaskPool:
 
 
 class TaskDrawer:
-    """A run's training tasks, noisy where the config says so, and clean ones of `validation()`."""
+    """A run's training tasks, noisy where the config says so."""
 
-    def __init__(
-        self, config: TrainConfig, images: Table, validation: Callable[[], Table] | None = None
-    ) -> None:
+    def __init__(self, config: TrainConfig, images: Table) -> None:
         self.config = config
         shape, shift = images.item_shape, config.augment.translation
         if config.augment.active and images.of_features:
@@ -66,21 +53,15 @@ class TaskDrawer:
             size = f"images are {shape[1]} pixels wide and {shape[0]} high"
             most = min(shape[:2]) // 2
             raise DertsError(f"--augment.translation is {shift} but {size}: choose at most {most}")
-        self._images, self._sampler = images, training_sampler(images, config.tasks)
-        self._clean = replace(config.tasks, noise="none")
-        self._validation = validation
+        self._images = images
+        # of rotated classes all are allowed: the images are of no others
+        self.classes = None if config.tasks.rotated else config.tasks.classes or None
+        self.use_labels(None)
+
+    def use_labels(self, labels: torch.Tensor | None) -> None:
+        """Draw by other labels [n] than the table's from now on; −1 leaves an item out."""
+        self._sampler = TaskSampler(self._images, self.classes, labels)
         self._block: tuple[tuple[int, int], TaskPool] | None = None
-
-    def class_groups(self) -> list[tuple[int, torch.Tensor]]:
-        """Number and indices of each class that tasks are drawn from, by the table's labels."""
-        sampler = training_sampler(self._images, self.config.tasks)
-        indices = map(torch.from_numpy, sampler.groups)
-        return list(zip(sampler.numbers.tolist(), indices, strict=True))
-
-    def use_labels(self, labels: torch.Tensor) -> None:
-        """Draw by other labels [n] from now on; −1 leaves an item out."""
-        self._sampler = training_sampler(self._images, self.config.tasks, labels)
-        self._block = None
 
     def draw(self, tasks: int, purpose: str, number: int, pool_images: int = 0) -> TaskPool:
         """Fresh training tasks, the same for the same arguments and run seed.
@@ -98,18 +79,6 @@ class TaskDrawer:
             drawn = draw_tasks(self._sampler, self.config.tasks, tasks * BLOCK, seed)
             kept = self._block = (tasks, block), drawn
         return kept[1][place * tasks : (place + 1) * tasks]
-
-    def draw_validation(
-        self, tasks: int, purpose: str, number: int, pool_images: int = 0
-    ) -> TaskPool:
-        """Fresh clean tasks of validation classes."""
-        seed = (self.config.seed, purpose, number)
-        return draw_tasks(self._validation_sampler, self._clean, tasks, seed, pool_images)
-
-    @cached_property
-    def _validation_sampler(self) -> TaskSampler:
-        assert self._validation is not None
-        return TaskSampler(self._validation())
 
     def augmented(self, pool: TaskPool, update: int) -> TaskPool:
         """The tasks of an update, with augmentation where the config asks for it."""

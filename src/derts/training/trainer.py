@@ -25,11 +25,11 @@ from derts.training.bad_numbers import UpdateWindow, usable_losses
 from derts.training.checkpoint import weights_of
 from derts.training.label_looks import LabelLooks, label_obstacle
 from derts.training.result import acting
+from derts.training.run_folder import Listen
 from derts.training.step import Updater, place_learner
 from derts.training.task_drawer import TaskDrawer, evaluation_tasks, training_images
 
 LOG_EVERY = 10  # updates: one event tells of them
-Log = Callable[[dict[str, Any]], None]
 Tables = Mapping[str, Table]
 
 
@@ -54,14 +54,14 @@ class Trainer:
         self,
         config: TrainConfig,
         tables: Tables,
-        log: Log = lambda event: None,
+        log: Listen = lambda event: None,
         group: Group | None = None,
         progress: Progress = silent,
         pieces: int = 1,
     ) -> None:
         self.config = config = config.resolved()
         self.group, self.tables, self.log = group or Group(), tables, log
-        self.device = self.group.device or choose_device(config.hardware)
+        self.device = self.group.device or choose_device(config.hardware.device)
         self._progress = progress
 
         # a split: as it is (_raw), embedded where a backbone is frozen (split), placed
@@ -76,7 +76,7 @@ class Trainer:
         self.learner = build_learner(
             config.learner, config.model, way=way, item_shape=self.item_shape, seed=config.seed
         )
-        self.drawer = TaskDrawer(config, images, lambda: self._raw("val"))
+        self.drawer = TaskDrawer(config, images)
         self.draw = self.drawer.draw
         self.draw(1, "check", 0)  # impossible tasks are refused before anything takes long
         if (used := self.learner.embedding.pretrained) is not None:
@@ -96,13 +96,15 @@ class Trainer:
         self.best: dict[str, Any] | None = None
         self.window = UpdateWindow()
         self._acting: list[str] = []
-        by_validation = "val" in tables and config.strategy.name == "ats"
         self.context = Context(
             self.learner, self.images, self.draw, config.meta_batch,
             seed=config.seed, clock=self.clock, log=self._hear, group=self.group,
-            validation_images=self._placed("val") if by_validation else tables.get("val"),
-            draw_validation=self.drawer.draw_validation,
         )  # fmt: skip
+        if validation := tables.get("val"):
+            of_ats = config.strategy.name == "ats"
+            tasks = replace(config.tasks, noise="none", classes=(), rotated=False)
+            self.context.validation_images = self._placed("val") if of_ats else validation
+            self.context.draw_validation = TaskDrawer(replace(config, tasks=tasks), validation).draw
         self.looks: LabelLooks | None = None
         self._notes: list[str] = []
         if pieces > 1:
@@ -148,7 +150,6 @@ class Trainer:
                 self.looks.look(self.update, self._progress)
             if self.update % LOG_EVERY == 0 or self.update == until:
                 self.clock.settle("update")  # or looking would wait for the GPU, uncounted
-                self.window.look(self.config, self.update, self.log)
                 advance(len(self.window.values), self._log_window())
 
     def step(self) -> torch.Tensor:
@@ -159,12 +160,12 @@ class Trainer:
             batch = self.strategy.next_batch(self.context)
             self._prefetch()
         with self.clock.phase("update"):
-            outcome, values = self.updater.run(
+            losses, values = self.updater.run(
                 self.drawer.augmented(batch.pool, self.update),
                 lambda losses: self.strategy.weigh(batch, usable_losses(losses)),
                 self.learning_rate(),
             )
-        self.window.remember(batch.pool, outcome.losses)
+        self.window.remember(batch.pool, losses)
         self.update += 1
         self.tasks_trained += len(batch.pool)
         return values
@@ -178,7 +179,6 @@ class Trainer:
             return Evaluation(tuple(self.group.gather(accuracies, len(pool)).tolist()), mine.split)
 
     def validation_is_due(self) -> bool:
-        """Whether this update is one at which to look at validation classes."""
         every, by_best = self.config.validate_every, self.config.evaluation.weights == "best"
         at_end = by_best and self.update == self.config.updates
         return every > 0 and (self.update % every == 0 or at_end)
@@ -236,7 +236,6 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict`'s value."""
         if not 0 <= state["update"] <= self.config.updates:
             raise ValueError(f"it is at update {state['update']} of {self.config.updates}")
         self.learner.load_state_dict(state["learner"])
@@ -279,8 +278,8 @@ class Trainer:
         return self.update % LOG_EVERY == 0 and self.group.any(stopping())
 
     def _log_window(self) -> str:
+        event = self.window.look(self.config, self.update, self.clock.seconds, self.log)
         about = {"update": self.update, "lr": self.learning_rate(), "skipped": self.window.skipped}
-        event = self.window.event(self.clock.seconds)
         self.window.begin(self.clock.seconds)
         self.log({"event": "update", **about, **event})
         if "loss" not in event:
