@@ -18,7 +18,7 @@ from safetensors.torch import save
 from derts.config import TrainConfig
 from derts.data import FeatureTable
 from derts.data.decode import Images, Pixels, decode_all
-from derts.data.folders import count_unread, list_class, list_images, unread_note
+from derts.data.folders import list_class, photographs, unread_note
 from derts.data.matrices import Matrix, rows_for_model
 from derts.embed import stored_examples
 from derts.errors import DertsError
@@ -152,12 +152,11 @@ class FewShotModel:
         if not isinstance(given, str | Path):
             return Images(given)
         folder = Path(given)
-        names = [name for name, _ in list_images(folder, folder)] if folder.is_dir() else []
-        if not names:
-            unread = count_unread(folder)
-            why = f": {unread_note(unread)}" if unread else ": give one of images"
-            raise DertsError(f"{folder} is no folder, or holds no image{why}")
-        return Images(names, folder)
+        images, unread = photographs(folder)  # none of what is no folder
+        if not images:
+            fix = unread_note(unread) if unread else "give one of images"
+            raise DertsError(f"{folder} is no folder, or holds no image: {fix}")
+        return Images([name for name, _ in images], folder)
 
     def decoded(
         self, images: Images | Matrix, left_out: LeftOut | None
@@ -259,4 +258,4 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
     inner = sorted(child for child in folder.iterdir() if child.is_dir() and child.name[0] != ".")
     if not inner:
         raise DertsError(f"{folder} holds no folder: put each class's images into its own folder")
-    return {one.name: [one / name for name, _ in list_class(one, one.name, one)] for one in inner}
+    return {one.name: [one / name for name, _ in list_class(one, one.name)[0]] for one in inner}
