@@ -106,7 +106,7 @@ class FewShotModel:
             backbone = "" if self.takes_features else self.config.model.backbone
             classes = stored_examples(support, backbone)
         elif self.takes_features:
-            classes = rows_for_model(support, self.size, labelled=True).by_class()
+            classes = rows_for_model(support, self.size, labelled=True).table().by_class()
         else:
             classes = class_folders(Path(support))
         names = tuple(classes)

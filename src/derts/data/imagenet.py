@@ -92,24 +92,20 @@ def _list_csv(_: str, table: Path) -> ListedSplit:
         raise DertsError(f"{table} is no csv in UTF-8 ({error}): save it as such") from error
     if not rows or not {"filename", "label"} <= rows[0].keys():
         raise DertsError(f"{table} must have a header filename,label and a row per image: add them")
-    names = [str(row["filename"] or "") for row in rows]
-    sizes = [_file_size(name, folder, table) for name in names]
-    if -1 in sizes:
-        lost = f"{sizes.count(-1):,} of {len(rows):,} images of {table} are not in images/"
-        first = names[sizes.index(-1)]
-        raise DertsError(f"{lost}, the first is {first!r}: download them, or remove those rows")
-    labels = number_labels([str(row["label"]) for row in rows])
-    return split_of_files(folder, list(zip(names, sizes, strict=True)), *labels)
-
-
-def _file_size(name: str, folder: Path, table: Path) -> int:
-    """The bytes of an image that a csv names, -1 if it is not there; an error if elsewhere."""
-    if "\0" in name:
-        return -1
-    path = folder / name
-    if path.name != name and not path.resolve().is_relative_to(folder.resolve()):
-        raise DertsError(f"{table} names {name!r}, which is outside of images/: remove that row")
-    return path.stat().st_size if path.is_file() else -1
+    files, lost = [], []
+    for name in (str(row["filename"] or "").replace("\0", "?") for row in rows):
+        path = folder / name
+        if path.name != name and not path.resolve().is_relative_to(folder.resolve()):
+            wrong = f"{table} names {name!r}, which is outside of images/"
+            raise DertsError(f"{wrong}: remove that row")
+        if path.is_file():
+            files.append((name, path.stat().st_size))
+        else:
+            lost.append(name)
+    if lost:
+        wrong = f"{len(lost):,} of {len(rows):,} images of {table} are not in images/"
+        raise DertsError(f"{wrong}, the first is {lost[0]!r}: download them, or remove those rows")
+    return split_of_files(folder, files, *number_labels([str(row["label"]) for row in rows]))
 
 
 def _list_pickle(split: str, path: Path) -> ListedSplit:

@@ -71,21 +71,13 @@ class Matrix:
                         other += self.labels[twin] != self.labels[row]
                     row += 1
                 advance(len(block))
-        if not same:
-            return []
         told = f", {other:,} of them with another label" if other else ""
-        return [f"{same:,} rows repeat an earlier row{told}"]
-
-    def by_class(self) -> dict[str, NDArray[Any]]:
-        """The rows of each label."""
-        names, labels = number_labels(self.labels or [])
-        return {name: self.values[labels == number] for number, name in enumerate(names)}
+        return [f"{same:,} rows repeat an earlier row{told}"] if same else []
 
     def table(self) -> FeatureTable:
         """All rows as one table, in memory."""
         names, labels = number_labels(self.labels or [])
-        rows = torch.cat(list(self.blocks()))
-        return FeatureTable(rows, torch.from_numpy(labels), names)
+        return FeatureTable(torch.cat(list(self.blocks())), torch.from_numpy(labels), names)
 
 
 def is_matrix(path: Path | str) -> bool:
@@ -102,14 +94,11 @@ def read_matrix(path: Path | str, labels: Path | None = None, *, labelled: bool 
 
     No file is ever unpickled.
     """
-    path = Path(path)
-    given: list[str] | None = None
-    names: list[str] | None = None
-    if not path.is_file():
-        raise DertsError(f"{path} does not exist: give a .npz, .npy or .parquet file of features")
+    path, given, names = Path(path), None, None
     ending, beside = path.suffix.lower(), path.with_name("labels.csv")
-    if ending not in ENDINGS:
-        raise DertsError(f"{path} holds no features: give a .npz, .npy or .parquet file of them")
+    if not path.is_file() or ending not in ENDINGS:
+        wrong = "holds no features" if path.is_file() else "does not exist"
+        raise DertsError(f"{path} {wrong}: give a .npz, .npy or .parquet file of features")
     try:
         if ending == ".npy":
             values = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
@@ -199,13 +188,11 @@ def prepare_matrix(
     for split, names in chosen.items():
         number_of = {name: number for number, name in enumerate(names)}
         rows = [row for row, name in enumerate(matrix.labels) if name in number_of]
+        labels_of = torch.tensor([number_of[matrix.labels[row]] for row in rows])
         contents[split] = SplitContent(
-            matrix.blocks(rows),
-            matrix.values.shape[1:],
-            torch.tensor([number_of[matrix.labels[row]] for row in rows]),
-            tuple(names),
+            matrix.blocks(rows), matrix.values.shape[1:], labels_of, tuple(names),
             names=[matrix.name(row) for row in rows],
-        )
+        )  # fmt: skip
     origin = {"kind": "features", "name": matrix.path.name}
     return write_store(contents, destination, origin, overwrite=overwrite), notes
 
@@ -247,11 +234,9 @@ def _read_parquet(path: Path) -> Columns:
     else:
         numbers = [one for one in columns if one not in (label, name)]
         values = np.stack([table.column(one).to_numpy() for one in numbers], 1)
-    texts = [
-        [str(value) for value in table.column(one).to_pylist()] if one else None
-        for one in (label, name)
-    ]
-    return values, texts[0], texts[1]
+    texts = (table.column(one).to_pylist() if one else None for one in (label, name))
+    given, called = (None if text is None else [str(value) for value in text] for text in texts)
+    return values, given, called
 
 
 def _read_labels(
