@@ -208,20 +208,14 @@ def _timm(name: str, weights: str | Weights) -> Pretrained:
 def _fill(network: nn.Module, name: str, weights: str | Weights, *heads: str) -> None:
     """Load weights that must be those of the network; classifiers among them are left out."""
     found = read_weights(Path(weights)) if isinstance(weights, str) else weights
-    own = network.state_dict()
     left_out = tuple(f"{head}." for head in heads)
     given = {key: value for key, value in found.items() if not key.startswith(left_out)}
-    wrong = [f"has no {key}" for key in own if key not in given and "num_batches" not in key]
-    for key, value in given.items():
-        if key not in own:
-            wrong.append(f"has {key}, which the network has not")
-        elif value.shape != own[key].shape:
-            wrong.append(f"has {key} of shape {list(value.shape)} and not {list(own[key].shape)}")
-    if wrong:
+    try:
+        network.load_state_dict(given)
+    except RuntimeError as error:
         where = weights if isinstance(weights, str) else "the model"
-        more = f", and {len(wrong) - 1} more differences" if len(wrong) > 1 else ""
-        raise DertsError(f"{where} does not fit {name} ({wrong[0]}{more}): give weights of {name}")
-    network.load_state_dict(given, strict=False)
+        wrong = str(error).splitlines()[1].strip()[:200]
+        raise DertsError(f"{where} does not fit {name} ({wrong}): give weights of {name}") from None
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
