@@ -205,19 +205,9 @@ class Classifier:
     class_names: tuple[str, ...]
     adapted: Any
 
-    def predict(
-        self,
-        query: Path | str | Sequence[AnyImage],
-        *,
-        left_out: LeftOut | None = None,
-        progress: Progress = silent,
-    ) -> list[Prediction]:
-        """A label and probabilities for each image of a folder, or of a sequence.
-
-        A model of features takes a file of features, or an array [n, d].
-        An image that cannot be read is an error, or is put into `left_out`.
-        """
-        return list(self.stream(query, left_out=left_out, progress=progress))
+    def predict(self, query: Path | str | Sequence[AnyImage], **options: Any) -> list[Prediction]:
+        """What `stream` gives, in a list."""
+        return list(self.stream(query, **options))
 
     def stream(
         self,
@@ -226,7 +216,11 @@ class Classifier:
         left_out: LeftOut | None = None,
         progress: Progress = silent,
     ) -> Iterator[Prediction]:
-        """As `predict`, one after the other; those before are not kept."""
+        """A label and probabilities for each image of a folder, or of a sequence.
+
+        A model of features takes a file of features, or an array [n, d].
+        An image that cannot be read is an error, or is put into `left_out`.
+        """
         images = self.model.items(query)
         unit = "rows" if self.model.takes_features else "images"
         with progress("predicting", len(images), unit) as advance:

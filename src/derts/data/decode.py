@@ -33,7 +33,6 @@ MOST_SCANS = 100  # of a JPEG: a camera writes ten, and each goes over the whole
 _STEP = 128  # images that a thread decodes at a time
 _NOT_THE_IMAGES = (*DISK_FULL, errno.EMFILE, errno.ENFILE)  # errors that come of the system
 _HEIF = re.compile(rb".{4}ftyp(hei|hev|mif1|msf1)", re.DOTALL)
-_HEIC_FIX = "convert it, or install pillow-heif"
 
 
 @dataclass(frozen=True)
@@ -56,9 +55,14 @@ class Images:
 
     def read(self, index: int) -> bytes | Pixels | Image.Image:
         image = self.contents[index]
-        if isinstance(image, str | Path):
-            return read_image(self.root / image if self.root else Path(image))
-        return image.tobytes() if isinstance(image, np.ndarray) and image.ndim == 1 else image
+        if not isinstance(image, str | Path):
+            return image.tobytes() if isinstance(image, np.ndarray) and image.ndim == 1 else image
+        path = self.root / image if self.root else Path(image)
+        if not path.is_file():  # a pipe would be waited for
+            raise FileNotFoundError("no file of that name that can be read")
+        if path.stat().st_size > MOST_BYTES:
+            raise BrokenImageError(f"longer than {MOST_BYTES // 10**6} MB")
+        return path.read_bytes()
 
 
 class BrokenImageError(Exception):
@@ -120,15 +124,6 @@ class _AtOnce:
 _at_once = _AtOnce(128_000_000)
 
 
-def read_image(path: Path) -> bytes:
-    """The bytes of an image file of at most MOST_BYTES."""
-    if not path.is_file():  # a pipe would be waited for
-        raise FileNotFoundError("no file of that name that can be read")
-    if path.stat().st_size > MOST_BYTES:
-        raise BrokenImageError(f"longer than {MOST_BYTES // 10**6} MB")
-    return path.read_bytes()
-
-
 def decode(content: bytes | Pixels | Image.Image, size: int, channels: int) -> Pixels:
     """One image as uint8 [size, size, channels]; BrokenImageError if that cannot be done.
 
@@ -183,7 +178,7 @@ def _reason(error: Exception, content: object) -> str:
         return "more pixels than fit into memory"
     if isinstance(error, UnidentifiedImageError):
         if isinstance(content, bytes) and _HEIF.match(content) and "HEIF" not in formats():
-            return f"it is HEIC, which is not read: {_HEIC_FIX}"
+            return "it is HEIC, which is not read: convert it, or install pillow-heif"
         return f"not an image of a known format: {', '.join(formats())}"
     text = (str(error) or type(error).__name__).splitlines()[0]
     return re.sub(r"<_io\.[^>]*>", "the file", text)[:120]

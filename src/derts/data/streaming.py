@@ -39,11 +39,8 @@ def place_table(images: Table, device: torch.device, memory_gib: float | None = 
 @lru_cache(maxsize=2)
 def placed_tables(data: str, hardware: HardwareConfig) -> Mapping[str, Table]:
     """Data for several runs of one process: opened once, and on a GPU it stays there."""
-    device, tables = choose_device(hardware), open_data(data)
-    if device.type == "cpu":
-        return tables
-    limit = hardware.memory_gib
-    return {split: place_table(table, device, limit) for split, table in tables.items()}
+    device, limit = choose_device(hardware), hardware.memory_gib
+    return {split: place_table(table, device, limit) for split, table in open_data(data).items()}
 
 
 @dataclass(frozen=True, eq=False, repr=False)

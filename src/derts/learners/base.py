@@ -59,12 +59,12 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         return next(floats, torch.empty(0))
 
     def features(self, images: Tensor, patch_products: Tensor | None = None) -> Tensor:
-        """uint8 [T, n, height, width, channels] -> [T, n, dim].
+        """uint8 [T, n, height, width, channels] -> [T, n, dim], or the images if none `embeds`.
 
         `patch_products` are the embedding's own, where it knows them beforehand.
         """
         items = self.embedding.by_pretrained(send(images, self.device))
-        return self.embedding(items, self.dtype, patch_products)
+        return self.embedding(items, self.dtype, patch_products) if self.embeds else items
 
     @abstractmethod
     def adapt(self, features: Tensor, labels: Tensor) -> Adapted:

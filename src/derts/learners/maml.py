@@ -64,10 +64,6 @@ class MAML(Learner[AdaptedNetwork]):
         self.feature_scale, self.first_order = feature_scale, first_order
         self.network = _Network(self, way)
 
-    def features(self, images: Tensor, patch_products: Tensor | None = None) -> Tensor:
-        """uint8 [T, n, height, width, channels], unchanged but on the model's device."""
-        return self.embedding.by_pretrained(images.to(self.device, non_blocking=True))
-
     def adapt(self, features: Tensor, labels: Tensor) -> AdaptedNetwork:
         """Support images [T, S, height, width, channels], labels [T, S] -> parameters [T, …]."""
         parameters = self.start(len(features)).parameters
