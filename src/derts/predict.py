@@ -18,7 +18,7 @@ from safetensors.torch import save
 from derts.config import TrainConfig
 from derts.data import FeatureTable
 from derts.data.decode import Images, Pixels, decode_all
-from derts.data.folders import list_class, photographs, unread_note
+from derts.data.folders import folders_in, list_class, photographs, unread_note
 from derts.data.matrices import Matrix, rows_for_model
 from derts.embed import stored_examples
 from derts.errors import DertsError
@@ -112,9 +112,6 @@ class FewShotModel:
         names = tuple(classes)
         if len(names) < 2:
             raise DertsError(f"support has {len(names)} classes: give at least two")
-        empty = [name for name in names if not len(classes[name])]
-        if empty:
-            raise DertsError(f"class {empty[0]!r} of the support has no image: add at least one")
         learner, trained, name = self.learner, self.config.tasks.way, self.config.learner.name
         if len(names) != trained:
             if name != "protonet":
@@ -132,9 +129,10 @@ class FewShotModel:
             rows = [
                 learner.embedding.by_pretrained(send(part, learner.device)) for _, part in decoded
             ]
+            if not sum(map(len, rows)):
+                wrong = f"class {one!r} of the support has no image that can be read"
+                raise DertsError(f"{wrong}: add at least one")
             found.append(torch.cat(rows))
-            if not len(found[-1]):
-                raise DertsError(f"class {one!r} of the support has no image that can be read")
         counts = torch.tensor([len(rows) for rows in found])
         labels, items = torch.arange(len(names)).repeat_interleave(counts), torch.cat(found)
         with self.turn, evaluation_mode(learner):
@@ -247,9 +245,7 @@ def part_of(weights: Weights, prefix: str) -> Weights:
 
 def class_folders(folder: Path) -> dict[str, list[Path]]:
     """Image files by class: one folder each."""
-    if not folder.is_dir():
-        raise DertsError(f"{folder} is not a folder: give one with a folder of images per class")
-    inner = sorted(child for child in folder.iterdir() if child.is_dir() and child.name[0] != ".")
-    if not inner:
-        raise DertsError(f"{folder} holds no folder: put each class's images into its own folder")
+    if not (folder.is_dir() and (inner := folders_in(folder))):
+        fix = "give one with a folder of images per class"
+        raise DertsError(f"{folder} is not a folder, or holds none: {fix}")
     return {one.name: [one / name for name, _ in list_class(one, one.name)[0]] for one in inner}

@@ -38,11 +38,11 @@ def detect(path: Path) -> Source | None:
         split: path / name
         for split, names in _SPLIT_NAMES.items()
         for name in reversed(names)  # of several the first
-        if (path / name).is_dir() and _folders(path / name)
+        if (path / name).is_dir() and folders_in(path / name)
     }
     if "train" in splits or len(splits) > 1:
         return Source(SPLIT_FOLDERS, path, partial(_list, splits))
-    if any(any(photographs(folder)) for folder in _folders(path)):
+    if any(any(photographs(folder)) for folder in folders_in(path)):
         return Source(CLASS_FOLDERS, path, partial(_list, {"": path}))
     return None
 
@@ -93,12 +93,12 @@ def _list(folders: dict[str, Path], listing: Listing) -> dict[str, ListedSplit]:
 
 def _list_classes(folder: Path, listing: Listing) -> dict[str, list[tuple[str, int]]]:
     """Per class that has enough images, sorted: (path relative to the folder, size in bytes)."""
-    above, classes = [folder], _folders(folder)
+    above, classes = [folder], folders_in(folder)
     if not listing.class_level:
         _check_level(classes)
     for _ in range(1, listing.class_level):
         above += classes
-        classes = [inner for one in classes for inner in _folders(one)]
+        classes = [inner for one in classes for inner in folders_in(one)]
     for name in (child.name for one in above for child in one.iterdir()):
         if kind := _kind(name):
             listing.unread[kind] += 1
@@ -127,7 +127,7 @@ def _check_level(classes: Sequence[Path]) -> None:
         level, inner = 1, [one]
         while len(inner) == 1:
             place, level = inner[0], level + 1
-            inner = [folder for folder in _folders(place) if photographs(folder)[0]]
+            inner = [folder for folder in folders_in(place) if photographs(folder)[0]]
         if inner:
             names = [folder.relative_to(one.parent).as_posix() for folder in inner]
             found = f"{place} holds {len(inner)} folders of images ({_first(names, 3)})"
@@ -198,7 +198,7 @@ def _kinds() -> dict[str, str]:
     return kinds | {ending: "" for ending, kind in known.items() if kind in read}
 
 
-def _folders(path: Path) -> list[Path]:
+def folders_in(path: Path) -> list[Path]:
     """The folders in a folder, sorted, without hidden ones and links back to where we came from."""
     here = path.resolve()
     return sorted(

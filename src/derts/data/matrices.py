@@ -95,9 +95,9 @@ def read_matrix(path: Path | str, labels: Path | None = None, *, labelled: bool 
     No file is ever unpickled.
     """
     path, given, names = Path(path), None, None
-    ending, beside = path.suffix.lower(), path.with_name("labels.csv")
+    ending, beside = path.suffix.lower(), path.parent / "labels.csv"
     if not path.is_file() or ending not in ENDINGS:
-        wrong = "holds no features" if path.is_file() else "does not exist"
+        wrong = "holds no features" if path.exists() else "does not exist"
         raise DertsError(f"{path} {wrong}: give a .npz, .npy or .parquet file of features")
     try:
         if ending == ".npy":
@@ -128,9 +128,6 @@ def read_matrix(path: Path | str, labels: Path | None = None, *, labelled: bool 
 def rows_for_model(given: Any, width: int, *, labelled: bool = False) -> Matrix:
     """Rows for a model that takes `width` features: in a file, or as an array [n, d]."""
     if isinstance(given, str | Path):
-        if not is_matrix(given):
-            wrong = f"the model was trained on features, which {given} is no file of"
-            raise DertsError(f"{wrong}: give a .npz, .npy or .parquet file of them")
         matrix = read_matrix(given, labelled=labelled)
     else:
         matrix = Matrix(Path("rows"), np.atleast_2d(np.asarray(given)), None, None)
