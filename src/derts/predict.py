@@ -154,7 +154,7 @@ class FewShotModel:
         if not images:
             fix = unread_note(unread) if unread else "give one of images"
             raise DertsError(f"{folder} is no folder, or holds no image: {fix}")
-        return Images([name for name, _ in images], folder)
+        return Images(images, folder)
 
     def decoded(
         self, images: Images | Matrix, left_out: LeftOut | None
@@ -248,4 +248,4 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
     if not (folder.is_dir() and (inner := folders_in(folder))):
         fix = "give one with a folder of images per class"
         raise DertsError(f"{folder} is not a folder, or holds none: {fix}")
-    return {one.name: [one / name for name, _ in list_class(one, one.name)[0]] for one in inner}
+    return {one.name: [one / name for name in list_class(one, one.name)[0]] for one in inner}

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from derts.data.decode import formats
-from derts.data.sources import SPLITS, ListedSplit, Listing, Source, split_of_files
+from derts.data.decode import Images, formats
+from derts.data.sources import SPLITS, ListedSplit, Listing, Source
 from derts.errors import DertsError
 
 SPLIT_FOLDERS, CLASS_FOLDERS = "class folders", "folder of classes"  # kinds of a Source
@@ -28,8 +28,8 @@ _UNREAD = {
 }
 """Endings of photographs that are not read; Pillow knows more, and some that are no photographs."""
 _NO_PHOTOGRAPHS = frozenset({".pdf", ".eps", ".ps", ".mpg", ".mpeg", ".h5", ".hdf"})
-Photographs = tuple[list[tuple[str, int]], Counter[str]]
-"""Images, sorted, as (path, bytes); how many there are of each kind that is not read."""
+Photographs = tuple[list[str], Counter[str]]
+"""Paths of images, sorted; how many there are of each kind that is not read."""
 
 
 def detect(path: Path) -> Source | None:
@@ -87,12 +87,12 @@ def _list(folders: dict[str, Path], listing: Listing) -> dict[str, ListedSplit]:
         for share, names in shares.items():
             labels = np.repeat(np.arange(len(names)), [len(classes[name]) for name in names])
             files = [file for name in names for file in classes[name]]
-            found[share] = split_of_files(folder, files, tuple(names), labels)
+            found[share] = ListedSplit(tuple(names), labels, Images(files, folder))
     return found
 
 
-def _list_classes(folder: Path, listing: Listing) -> dict[str, list[tuple[str, int]]]:
-    """Per class that has enough images, sorted: (path relative to the folder, size in bytes)."""
+def _list_classes(folder: Path, listing: Listing) -> dict[str, list[str]]:
+    """Per class that has enough images, sorted: their paths relative to the folder."""
     above, classes = [folder], folders_in(folder)
     if not listing.class_level:
         _check_level(classes)
@@ -110,7 +110,7 @@ def _list_classes(folder: Path, listing: Listing) -> dict[str, list[tuple[str, i
         listed[name], unread = list_class(one, name, folder)
         listing.unread.update(unread)
     if not any(listed.values()):
-        names = [Path(name) for name, _ in photographs(folder)[0]]
+        names = [Path(name) for name in photographs(folder)[0]]
         deepest = max(names, key=lambda name: len(name.parts), default=Path())
         if most := len(deepest.parent.parts):
             fix = f"give --class-level {' or '.join(map(str, range(1, most + 1)))}"
@@ -147,10 +147,8 @@ def photographs(folder: Path, root: Path | None = None) -> Photographs:
         for path, kind in ((Path(parent, name), _kind(name)) for name in files):
             if kind:
                 unread[kind] += 1
-            elif kind is not None:
-                # A link to nowhere counts, and reading it will say so.
-                size = path.stat().st_size if path.exists() else 0
-                images.append((path.relative_to(root or folder).as_posix(), size))
+            elif kind is not None:  # a link to nowhere, too, and reading it will say so
+                images.append(path.relative_to(root or folder).as_posix())
     return sorted(images), unread
 
 

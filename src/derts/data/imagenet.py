@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from derts.data.decode import Pixels
+from derts.data.decode import Images, Pixels
 from derts.data.safe_pickle import as_list, as_text, load_fields, load_pickle
 from derts.data.sources import (
     NO_ZIP,
@@ -30,7 +30,6 @@ from derts.data.sources import (
     checked_pixels,
     number_labels,
     split_in_memory,
-    split_of_files,
 )
 from derts.errors import DertsError
 
@@ -92,20 +91,19 @@ def _list_csv(_: str, table: Path) -> ListedSplit:
         raise DertsError(f"{table} is no csv in UTF-8 ({error}): save it as such") from error
     if not rows or not {"filename", "label"} <= rows[0].keys():
         raise DertsError(f"{table} must have a header filename,label and a row per image: add them")
-    files, lost = [], []
+    files: list[str] = []
+    lost: list[str] = []
     for name in (str(row["filename"] or "").replace("\0", "?") for row in rows):
         path = folder / name
         if path.name != name and not path.resolve().is_relative_to(folder.resolve()):
             wrong = f"{table} names {name!r}, which is outside of images/"
             raise DertsError(f"{wrong}: remove that row")
-        if path.is_file():
-            files.append((name, path.stat().st_size))
-        else:
-            lost.append(name)
+        (files if path.is_file() else lost).append(name)
     if lost:
         wrong = f"{len(lost):,} of {len(rows):,} images of {table} are not in images/"
         raise DertsError(f"{wrong}, the first is {lost[0]!r}: download them, or remove those rows")
-    return split_of_files(folder, files, *number_labels([str(row["label"]) for row in rows]))
+    labels = number_labels([str(row["label"]) for row in rows])
+    return ListedSplit(*labels, Images(files, folder))
 
 
 def _list_pickle(split: str, path: Path) -> ListedSplit:

@@ -223,6 +223,6 @@ def _fingerprint(source: Source, splits: dict[str, ListedSplit], settings: dict[
         head = json.dumps([name, split.class_names, split.categories, len(split)])
         digest.update(head.encode())
         digest.update(split.labels.tobytes())
-        for line in split.identity:
+        for line in split.identity():
             digest.update(line.encode("utf-8", "surrogateescape") + b"\n")
     return digest.hexdigest()

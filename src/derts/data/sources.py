@@ -2,7 +2,7 @@
 
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,19 +30,19 @@ class ListedSplit:
     class_names: tuple[str, ...]
     labels: NDArray[np.int64]  # [n]: indices of class_names
     images: Images
-    identity: tuple[str, ...]  # work done on these images is of use as long as this is the same
     categories: tuple[str, ...] | None = None
+    read_from: tuple[Path, ...] = ()  # the files that held images which are in memory
 
     def __len__(self) -> int:
         return len(self.labels)
 
-
-def split_of_files(
-    root: Path, files: Sequence[tuple[str, int]], class_names: tuple[str, ...], labels: Any
-) -> ListedSplit:
-    """A split of image files, each with its path below the root and its size."""
-    identity = tuple(f"{name}\0{size}" for name, size in files)
-    return ListedSplit(class_names, labels, Images([name for name, _ in files], root), identity)
+    def identity(self) -> Iterator[str]:
+        """Lines: work done on these images is of use as long as they are the same."""
+        for path in self.read_from:
+            yield f"{path.name}\0{sample_digest(path)}"
+        if root := self.images.root:
+            for name in map(str, self.images.contents):
+                yield f"{name}\0{(root / name).stat().st_size if (root / name).exists() else 0}"
 
 
 def split_in_memory(
@@ -57,10 +57,7 @@ def split_in_memory(
     if len(contents) != len(labels):
         wrong = f"split {split!r} has {len(contents):,} images but {len(labels):,} labels"
         raise DertsError(f"{wrong}: download {paths[-1].name} again")
-    identity = tuple(f"{path.name}\0{sample_digest(path)}" for path in paths)
-    return ListedSplit(
-        class_names, labels, Images(contents, unnamed="image "), identity, categories
-    )
+    return ListedSplit(class_names, labels, Images(contents, unnamed="image "), categories, paths)
 
 
 def checked_pixels(path: Path, pixels: NDArray[Any]) -> Pixels:
