@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from derts.data.decode import Images, Pixels
+from derts.data.decode import Images
 from derts.errors import DertsError
 from derts.files import sample_digest
 from derts.hardware import free_memory
@@ -43,29 +42,6 @@ class ListedSplit:
         if root := self.images.root:
             for name in map(str, self.images.contents):
                 yield f"{name}\0{(root / name).stat().st_size if (root / name).exists() else 0}"
-
-
-def split_in_memory(
-    split: str,
-    paths: tuple[Path, ...],
-    contents: list[Pixels] | Pixels,
-    class_names: tuple[str, ...],
-    labels: NDArray[np.int64],
-    categories: tuple[str, ...] | None = None,
-) -> ListedSplit:
-    """A split of images (files as uint8 [bytes], or pixels) that were read from these paths."""
-    if len(contents) != len(labels):
-        wrong = f"split {split!r} has {len(contents):,} images but {len(labels):,} labels"
-        raise DertsError(f"{wrong}: download {paths[-1].name} again")
-    return ListedSplit(class_names, labels, Images(contents, unnamed="image "), categories, paths)
-
-
-def checked_pixels(path: Path, pixels: NDArray[Any]) -> Pixels:
-    """An array of the file at `path`, which must be uint8 [n, height, width, 1 or 3]."""
-    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] not in (1, 3):
-        wrong = f"{path.name} holds images as {pixels.dtype} {list(pixels.shape)}"
-        raise DertsError(f"{wrong}, not uint8 [n, height, width, 1 or 3]: rebuild it")
-    return pixels
 
 
 @dataclass(frozen=True)
