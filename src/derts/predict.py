@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -166,8 +165,7 @@ class FewShotModel:
                 yield [images.name(start + place) for place in range(len(rows))], rows
                 start += len(rows)
             return
-        threads = min(16, os.cpu_count() or 1)
-        for whole, pixels, broken in decode_all(images, 0, self.size, self.channels, threads):
+        for whole, pixels, broken in decode_all(images, 0, self.size, self.channels):
             for _, name, reason in broken:
                 if left_out is None:
                     fix = "remove or replace it, or leave such images out (--skip-broken)"

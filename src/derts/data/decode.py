@@ -3,6 +3,7 @@
 import errno
 import importlib
 import io
+import os
 import re
 import threading
 import warnings
@@ -85,23 +86,22 @@ class _AtOnce:
     Python has one list of warnings for all threads: the first changes it, the last puts it back.
     """
 
-    def __init__(self, room: int) -> None:
-        self.room, self.most, self.inside = room, room, 0
-        self.changed = threading.Condition()
+    def __init__(self) -> None:
+        self.inside, self.lock, self.turn = 0, threading.Lock(), threading.Lock()
+        self.room = threading.Semaphore(128)  # millions of pixels: more than one image may have
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        with self.changed:
+        with self.lock:
             self.inside += 1
             if self.inside == 1:
-                self.warnings = warnings.catch_warnings()
+                self.warnings = warnings.catch_warnings(action="ignore")
                 self.warnings.__enter__()
-                warnings.simplefilter("ignore")
                 warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
             yield
         finally:
-            with self.changed:
+            with self.lock:
                 self.inside -= 1
                 if not self.inside:
                     self.warnings.__exit__(None, None, None)
@@ -109,19 +109,17 @@ class _AtOnce:
     @contextmanager
     def holding(self, pixels: int) -> Iterator[None]:
         """Wait until the pixels of this image fit beside those of the other threads."""
-        pixels = min(pixels, self.most)
-        with self.changed:
-            self.changed.wait_for(lambda: self.room >= pixels)
-            self.room -= pixels
+        millions = 1 + pixels // 10**6
+        with self.turn:
+            for _ in range(millions):
+                self.room.acquire()
         try:
             yield
         finally:
-            with self.changed:
-                self.room += pixels
-                self.changed.notify_all()
+            self.room.release(millions)
 
 
-_at_once = _AtOnce(128_000_000)
+_at_once = _AtOnce()
 
 
 def decode(content: bytes | Pixels | Image.Image, size: int, channels: int) -> Pixels:
@@ -213,9 +211,10 @@ def _plain(image: Image.Image, mode: str) -> Image.Image:
 
 
 def decode_all(
-    images: Images, start: int, size: int, channels: int, workers: int
+    images: Images, start: int, size: int, channels: int, workers: int = 0
 ) -> Iterator[Decoded]:
-    """Decode images from `start` on, several ranges of them at a time, in order."""
+    """Decode images from `start` on in order, by so many threads (0: one per core, at most 16)."""
+    workers = workers or min(16, os.cpu_count() or 1)
     # Few enough at a time that a thread's pixels stay below 32 MB.
     step = max(1, min(_STEP, 32_000_000 // (size * size * channels)))
     waiting: deque[Future[Decoded]] = deque()

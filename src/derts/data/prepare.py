@@ -103,7 +103,7 @@ def prepare(
         partial.mkdir(parents=True, exist_ok=True)
         work = _Preparation(partial, splits, size, 1 if grayscale else 3)
         resumed = work.resume(fingerprint)
-        work.decode(workers or min(16, os.cpu_count() or 1), progress)
+        work.decode(workers, progress)
         notes = [f"continued: {resumed:,} images were done before"] if resumed else []
         left_out = sum(map(len, work.broken.values()))
         if left_out:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from derts.errors import DertsError
 
@@ -41,11 +40,6 @@ class PickledDtype:
         return dtype if self.order in ("", "|") else dtype.newbyteorder(self.order)  # type: ignore[arg-type]
 
 
-def _array_from_buffer(values: Any, dtype: PickledDtype, shape: Any, order: str) -> NDArray[Any]:
-    flat: NDArray[Any] = np.frombuffer(values, dtype.numpy())
-    return flat.reshape(shape, order="F" if order == "F" else "C")
-
-
 STAND_INS: dict[tuple[str, str], Callable[..., Any] | None] = {
     ("numpy", "dtype"): PickledDtype,
     ("numpy", "ndarray"): None,  # only ever an argument of _reconstruct
@@ -60,7 +54,9 @@ for _package in ("numpy.core", "numpy._core"):
     STAND_INS[f"{_package}.multiarray", "scalar"] = lambda dtype, values: np.frombuffer(
         values, dtype.numpy(), count=1
     )[0].item()
-    STAND_INS[f"{_package}.numeric", "_frombuffer"] = _array_from_buffer
+    STAND_INS[f"{_package}.numeric", "_frombuffer"] = lambda values, dtype, shape, order: (
+        np.frombuffer(values, dtype.numpy()).reshape(shape, order=order)
+    )
 
 
 class _ForbiddenError(Exception):

@@ -58,11 +58,7 @@ class Pretrained(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.eval()
         with torch.no_grad():
-            found = self(torch.zeros(1, 3, size, size))
-        if found.ndim != 2:
-            shape = list(found.shape)
-            raise DertsError(f"{name} gives features {shape}, not [n, d]: choose another model")
-        self.dim: int = found.shape[1]
+            self.dim: int = self(torch.zeros(1, 3, size, size)).shape[1]
 
     def forward(self, x: Tensor) -> Tensor:
         """Images as `normalised` gives them, [n, 1 or 3, height, width] -> features [n, dim]."""
@@ -71,7 +67,10 @@ class Pretrained(nn.Module):
         if x.shape[-2:] != size:
             x = F.interpolate(x, size, mode="bicubic", antialias=True)
         features: Tensor = self.network(x.contiguous(memory_format=torch.channels_last))
-        return F.normalize(features) if features.ndim == 2 else features
+        if features.ndim != 2:
+            wrong = f"{self.name} gives features {list(features.shape)}, not [n, d]"
+            raise DertsError(f"{wrong}: choose another model")
+        return F.normalize(features)
 
     def train(self, mode: bool = True) -> Pretrained:
         super().train(mode)
