@@ -7,7 +7,6 @@ packs    both: .npz of `data` (uint8, image files end to end), `offsets` [n + 1]
          `class_names`, and `categories` where there are any; train.npz, or train_0.npz and so on
 """
 
-import csv
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +21,7 @@ from derts.data.decode import Images, Pixels
 from derts.data.safe_pickle import as_list, as_text, load_fields, load_pickle
 from derts.data.sources import SPLITS, ListedSplit, Source, check_unpacked_size, number_labels
 from derts.errors import DertsError
+from derts.files import read_csv
 
 _AGAIN = "download it again"
 
@@ -73,16 +73,12 @@ def _source(
 
 def _list_csv(_: str, table: Path) -> ListedSplit:
     folder = table.parent / "images"
-    try:
-        with table.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DertsError(f"{table} is no csv in UTF-8 ({error}): save it as such") from error
-    if not rows or not {"filename", "label"} <= rows[0].keys():
+    rows = read_csv(table, "filename", "label")
+    if not rows:
         raise DertsError(f"{table} must have a header filename,label and a row per image: add them")
     files: list[str] = []
     lost: list[str] = []
-    for name in (str(row["filename"] or "").replace("\0", "?") for row in rows):
+    for name in (row["filename"].replace("\0", "?") for row in rows):
         path = folder / name
         if path.name != name and not path.resolve().is_relative_to(folder.resolve()):
             wrong = f"{table} names {name!r}, which is outside of images/"
@@ -91,7 +87,7 @@ def _list_csv(_: str, table: Path) -> ListedSplit:
     if lost:
         wrong = f"{len(lost):,} of {len(rows):,} images of {table} are not in images/"
         raise DertsError(f"{wrong}, the first is {lost[0]!r}: download them, or remove those rows")
-    labels = number_labels([str(row["label"]) for row in rows])
+    labels = number_labels([row["label"] for row in rows])
     return ListedSplit(*labels, Images(files, folder))
 
 
