@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from functools import cache, partial
 from pathlib import Path
 
@@ -48,13 +48,15 @@ def detect(path: Path) -> Source | None:
 
 
 def split_by_class(
-    class_names: list[str], fractions: tuple[float, float, float], seed: int
+    class_names: list[str], fractions: tuple[float, float, float], seed: int, left_out: Sized = ()
 ) -> dict[str, list[str]]:
     """Classes shared out to train, val and test by a seeded draw, at least one to each."""
     count = len(class_names)
     if count < len(SPLITS):
-        fix = "add classes, or make the folders train/, val/ and test/ yourself"
-        raise DertsError(f"{count} classes cannot be split into train, val and test: {fix}")
+        few = f"{count} classes cannot be split into train, val and test"
+        fix = f"{few}: add classes, or make the folders train/, val/ and test/ yourself"
+        by_size = f"{few}, {len(left_out)} are left out: lower --min-images"
+        raise DertsError(by_size if left_out else fix)
     if not (min(fractions) > 0 and abs(sum(fractions) - 1) <= 1e-6):  # nan is refused too
         raise DertsError(f"split fractions are {fractions}: each must be above 0 and their sum 1")
     wanted = [max(1, round(count * fraction)) for fraction in fractions]
@@ -78,12 +80,10 @@ def _list(folders: dict[str, Path], listing: Listing) -> dict[str, ListedSplit]:
             lacks = f"has no class folder with {listing.min_images} images or more"
             fix = "lower --min-images, add some," if listing.left_out else "add some,"
             raise DertsError(f"{folder} {lacks}: {fix} or remove it")
-        if not split and listing.left_out and len(classes) < len(SPLITS):
-            few = f"{len(classes)} classes cannot be split into train, val and test"
-            raise DertsError(f"{few}, {len(listing.left_out)} are left out: lower --min-images")
         shares = {split: list(classes)}
         if not split:
-            shares = split_by_class(sorted(classes), listing.split_fractions, listing.seed)
+            how = listing.split_fractions, listing.seed, listing.left_out
+            shares = split_by_class(sorted(classes), *how)
         for share, names in shares.items():
             labels = np.repeat(np.arange(len(names)), [len(classes[name]) for name in names])
             files = [file for name in names for file in classes[name]]
@@ -162,13 +162,11 @@ def list_class(folder: Path, name: str, root: Path | None = None) -> Photographs
 
 def left_out_notes(listing: Listing) -> list[str]:
     """What of a source is not in the store, as lines to print."""
-    notes = []
-    for names, what in (
+    left = (
         (listing.left_out, f"classes with fewer than {listing.min_images} images"),
         (listing.loose, "images that lie in no class folder"),
-    ):
-        if names:
-            notes.append(f"left out {len(names):,} {what}: {_first(names, 5)}")
+    )
+    notes = [f"left out {len(names):,} {what}: {_first(names, 5)}" for names, what in left if names]
     return notes + ([unread_note(listing.unread)] if listing.unread else [])
 
 

@@ -167,20 +167,14 @@ def prepare_matrix(
     counts = Counter(matrix.labels)
     few = sorted(name for name, count in counts.items() if count < min_rows)
     classes = sorted(set(counts) - set(few))
-    if len(classes) < 3:
-        fix = "add some, or only look at the labels with derts inspect --features"
-        if few:
-            fix = f"{len(few)} are left out, lower --min-images"
-        raise DertsError(f"{source} has {len(classes)} classes, and they are to be split: {fix}")
+    chosen = split_by_class(classes, split_fractions, seed, few)
     rare = min(classes, key=counts.__getitem__)
     if counts[rare] < 2:
-        one_row = f"{source}: class {rare!r} has one row, and a task needs more: add some"
-        left = sum(count >= 2 for count in counts.values())
-        raise DertsError(f"{one_row}{', or leave it out with --min-images 2' if left > 2 else ''}")
+        one_row = f"{source}: class {rare!r} has one row, and a task needs more"
+        raise DertsError(f"{one_row}: add some, or leave such classes out with --min-images 2")
     notes = matrix.check(progress)
     if few:
         notes.append(f"left out {len(few)} classes with fewer than {min_rows} rows")
-    chosen = split_by_class(classes, split_fractions, seed)
     contents = {}
     for split, names in chosen.items():
         number_of = {name: number for number, name in enumerate(names)}
