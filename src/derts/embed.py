@@ -69,10 +69,11 @@ def stored_examples(store: Path | str, backbone: str) -> dict[str, list[Pixels] 
         if backbone and table.of_features and made_by != backbone:
             wrong = f"{store} holds features by {made_by or 'something else'}, not by {backbone}"
             raise DertsError(f"{wrong}: give images, or embed them with it")
-        for name, indices in zip(table.class_names, table.class_indices(), strict=True):
-            rows.setdefault(name, []).extend(table.gather(indices))
+        for name, found in table.by_class().items():
+            rows.setdefault(name, []).append(found)
+    items = {name: torch.cat(found) for name, found in rows.items()}
     return {
-        name: torch.stack(found) if found[0].ndim == 1 else [row.numpy() for row in found]
-        for name, found in rows.items()
-        if found
+        name: found if found.ndim == 2 else list(found.numpy())
+        for name, found in items.items()
+        if len(found)
     }

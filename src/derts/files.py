@@ -87,17 +87,25 @@ def csv_bytes(rows: Sequence[Sequence[str]]) -> bytes:
     return "".join(f"{line[:-2]}\n" for line in lines).encode()
 
 
-def read_csv(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file by their heading, as they were before `csv_bytes` quoted any."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        return [
-            {
-                name: cell[1:] if cell and cell[0] == "'" and FORMULA.match(cell) else cell or ""
-                for name, cell in row.items()
-                if isinstance(name, str) and isinstance(cell, str | None)
-            }
-            for row in csv.DictReader(file)
-        ]
+def read_csv(path: Path, *columns: str) -> list[dict[str, str]]:
+    """The rows of a CSV file that has these columns, as before `csv_bytes` quoted any cell."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = [
+                {
+                    name: cell[1:] if cell[:1] == "'" and FORMULA.match(cell) else cell
+                    for name, cell in row.items()
+                    if name is not None  # cells beyond the heading
+                }
+                for row in csv.DictReader(file, restval="")
+            ]
+    except FileNotFoundError:
+        raise DertsError(f"no file at {path}: check the path") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DertsError(f"{path} is no CSV in UTF-8 ({error}): save it as such") from None
+    if rows and not {*columns} <= rows[0].keys():
+        raise DertsError(f"{path} must have a header {','.join(columns)}: add it")
+    return rows
 
 
 @contextmanager

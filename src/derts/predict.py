@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from safetensors.torch import save
 from derts.config import TrainConfig
 from derts.data import FeatureTable
 from derts.data.decode import Images, Pixels, decode_all
-from derts.data.folders import count_unread, list_class, list_images, unread_note
+from derts.data.folders import folders_in, list_class, photographs, unread_note
 from derts.data.matrices import Matrix, rows_for_model
 from derts.embed import stored_examples
 from derts.errors import DertsError
@@ -106,15 +105,12 @@ class FewShotModel:
             backbone = "" if self.takes_features else self.config.model.backbone
             classes = stored_examples(support, backbone)
         elif self.takes_features:
-            classes = rows_for_model(support, self.size, labelled=True).by_class()
+            classes = rows_for_model(support, self.size, labelled=True).table().by_class()
         else:
             classes = class_folders(Path(support))
         names = tuple(classes)
         if len(names) < 2:
             raise DertsError(f"support has {len(names)} classes: give at least two")
-        empty = [name for name in names if not len(classes[name])]
-        if empty:
-            raise DertsError(f"class {empty[0]!r} of the support has no image: add at least one")
         learner, trained, name = self.learner, self.config.tasks.way, self.config.learner.name
         if len(names) != trained:
             if name != "protonet":
@@ -132,9 +128,10 @@ class FewShotModel:
             rows = [
                 learner.embedding.by_pretrained(send(part, learner.device)) for _, part in decoded
             ]
+            if not sum(map(len, rows)):
+                wrong = f"class {one!r} of the support has no image that can be read"
+                raise DertsError(f"{wrong}: add at least one")
             found.append(torch.cat(rows))
-            if not len(found[-1]):
-                raise DertsError(f"class {one!r} of the support has no image that can be read")
         counts = torch.tensor([len(rows) for rows in found])
         labels, items = torch.arange(len(names)).repeat_interleave(counts), torch.cat(found)
         with self.turn, evaluation_mode(learner):
@@ -152,12 +149,11 @@ class FewShotModel:
         if not isinstance(given, str | Path):
             return Images(given)
         folder = Path(given)
-        names = [name for name, _ in list_images(folder, folder)] if folder.is_dir() else []
-        if not names:
-            unread = count_unread(folder)
-            why = f": {unread_note(unread)}" if unread else ": give one of images"
-            raise DertsError(f"{folder} is no folder, or holds no image{why}")
-        return Images(names, folder)
+        images, unread = photographs(folder)  # none of what is no folder
+        if not images:
+            fix = unread_note(unread) if unread else "give one of images"
+            raise DertsError(f"{folder} is no folder, or holds no image: {fix}")
+        return Images(images, folder)
 
     def decoded(
         self, images: Images | Matrix, left_out: LeftOut | None
@@ -169,8 +165,7 @@ class FewShotModel:
                 yield [images.name(start + place) for place in range(len(rows))], rows
                 start += len(rows)
             return
-        threads = min(16, os.cpu_count() or 1)
-        for whole, pixels, broken in decode_all(images, 0, self.size, self.channels, threads):
+        for whole, pixels, broken in decode_all(images, 0, self.size, self.channels):
             for _, name, reason in broken:
                 if left_out is None:
                     fix = "remove or replace it, or leave such images out (--skip-broken)"
@@ -206,19 +201,9 @@ class Classifier:
     class_names: tuple[str, ...]
     adapted: Any
 
-    def predict(
-        self,
-        query: Path | str | Sequence[AnyImage],
-        *,
-        left_out: LeftOut | None = None,
-        progress: Progress = silent,
-    ) -> list[Prediction]:
-        """A label and probabilities for each image of a folder, or of a sequence.
-
-        A model of features takes a file of features, or an array [n, d].
-        An image that cannot be read is an error, or is put into `left_out`.
-        """
-        return list(self.stream(query, left_out=left_out, progress=progress))
+    def predict(self, query: Path | str | Sequence[AnyImage], **options: Any) -> list[Prediction]:
+        """What `stream` gives, in a list."""
+        return list(self.stream(query, **options))
 
     def stream(
         self,
@@ -227,7 +212,11 @@ class Classifier:
         left_out: LeftOut | None = None,
         progress: Progress = silent,
     ) -> Iterator[Prediction]:
-        """As `predict`, one after the other; those before are not kept."""
+        """A label and probabilities for each image of a folder, or of a sequence.
+
+        A model of features takes a file of features, or an array [n, d].
+        An image that cannot be read is an error, or is put into `left_out`.
+        """
         images = self.model.items(query)
         unit = "rows" if self.model.takes_features else "images"
         with progress("predicting", len(images), unit) as advance:
@@ -254,9 +243,7 @@ def part_of(weights: Weights, prefix: str) -> Weights:
 
 def class_folders(folder: Path) -> dict[str, list[Path]]:
     """Image files by class: one folder each."""
-    if not folder.is_dir():
-        raise DertsError(f"{folder} is not a folder: give one with a folder of images per class")
-    inner = sorted(child for child in folder.iterdir() if child.is_dir() and child.name[0] != ".")
-    if not inner:
-        raise DertsError(f"{folder} holds no folder: put each class's images into its own folder")
-    return {one.name: [one / name for name, _ in list_class(one, one.name, one)] for one in inner}
+    if not (folder.is_dir() and (inner := folders_in(folder))):
+        fix = "give one with a folder of images per class"
+        raise DertsError(f"{folder} is not a folder, or holds none: {fix}")
+    return {one.name: [one / name for name in list_class(one, one.name)[0]] for one in inner}

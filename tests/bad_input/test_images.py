@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
-from derts.data.decode import FORMATS, MOST_BYTES, BrokenImageError, decode, read_image
+from derts.data.decode import FORMATS, MOST_BYTES, BrokenImageError, Images, decode
 from derts.errors import DertsError
 from derts.predict import FewShotModel
 
@@ -170,7 +170,7 @@ def test_a_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "long.tif").open("wb") as file:
         file.truncate(MOST_BYTES + 1)  # of holes
     with pytest.raises(BrokenImageError, match="longer than 300 MB"):
-        read_image(tmp_path / "long.tif")
+        Images([tmp_path / "long.tif"]).read(0)
 
 
 def test_memory_that_runs_out_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -67,12 +66,15 @@ def test_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(glyphs(characters=5, images_per_character=1)["train"]) == 3
 
 
-def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DERTS_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", os.path.join("some", "where"))
-    assert MODULE._cache_folder() == Path("some", "where", "derts")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "there"))
+    glyphs(characters=3, images_per_character=1)
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert MODULE._cache_folder().name == "derts"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    glyphs(characters=3, images_per_character=1)
+    for folder in ("there", ".cache"):
+        assert (tmp_path / folder / "derts" / "glyphs-v1-3x1-seed0" / "store.json").is_file()
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,6 @@ def test_damage_is_named(
         (lambda content: content["splits"]["val"].pop("names_sha256"), "damaged"),
         (lambda content: content["splits"]["val"].update(shape=[8, 8]), "damaged"),
         (lambda content: content["splits"]["val"].update(count=7), "but store.json says"),
-        (lambda content: content["splits"]["val"].update(classes=["a"]), "damaged"),
         (lambda content: content["splits"]["val"].update(classes=["a"], categories=None), "labels"),
     ],
 )

@@ -87,7 +87,7 @@ def predict(options: PredictOptions) -> None:
     if there and not options.overwrite:
         raise DertsError(f"{there[0]} already exists: choose another --out or pass --overwrite")
 
-    from derts.data.folders import count_unread, unread_note
+    from derts.data.folders import photographs, unread_note
     from derts.files import csv_bytes, write_atomically
     from derts.model_files import load_model
     from derts.report.pictures import draw_sheet, to_picture
@@ -123,7 +123,7 @@ def predict(options: PredictOptions) -> None:
         print(f"left out {len(lost):,} broken images, the first is {first}")
     folders = [options.query]
     folders += [] if (options.support / "store.json").is_file() else [options.support]
-    if unread := sum(map(count_unread, folders), Counter()):
+    if unread := sum((photographs(folder)[1] for folder in folders), Counter()):
         print(unread_note(unread))
 
 

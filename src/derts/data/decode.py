@@ -3,6 +3,7 @@
 import errno
 import importlib
 import io
+import os
 import re
 import threading
 import warnings
@@ -33,7 +34,6 @@ MOST_SCANS = 100  # of a JPEG: a camera writes ten, and each goes over the whole
 _STEP = 128  # images that a thread decodes at a time
 _NOT_THE_IMAGES = (*DISK_FULL, errno.EMFILE, errno.ENFILE)  # errors that come of the system
 _HEIF = re.compile(rb".{4}ftyp(hei|hev|mif1|msf1)", re.DOTALL)
-_HEIC_FIX = "convert it, or install pillow-heif"
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,14 @@ class Images:
 
     def read(self, index: int) -> bytes | Pixels | Image.Image:
         image = self.contents[index]
-        if isinstance(image, str | Path):
-            return read_image(self.root / image if self.root else Path(image))
-        return image.tobytes() if isinstance(image, np.ndarray) and image.ndim == 1 else image
+        if not isinstance(image, str | Path):
+            return image.tobytes() if isinstance(image, np.ndarray) and image.ndim == 1 else image
+        path = self.root / image if self.root else Path(image)
+        if not path.is_file():  # a pipe would be waited for
+            raise FileNotFoundError("no file of that name that can be read")
+        if path.stat().st_size > MOST_BYTES:
+            raise BrokenImageError(f"longer than {MOST_BYTES // 10**6} MB")
+        return path.read_bytes()
 
 
 class BrokenImageError(Exception):
@@ -81,23 +86,22 @@ class _AtOnce:
     Python has one list of warnings for all threads: the first changes it, the last puts it back.
     """
 
-    def __init__(self, room: int) -> None:
-        self.room, self.most, self.inside = room, room, 0
-        self.changed = threading.Condition()
+    def __init__(self) -> None:
+        self.inside, self.lock, self.turn = 0, threading.Lock(), threading.Lock()
+        self.room = threading.Semaphore(128)  # millions of pixels: more than one image may have
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        with self.changed:
+        with self.lock:
             self.inside += 1
             if self.inside == 1:
-                self.warnings = warnings.catch_warnings()
+                self.warnings = warnings.catch_warnings(action="ignore")
                 self.warnings.__enter__()
-                warnings.simplefilter("ignore")
                 warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
             yield
         finally:
-            with self.changed:
+            with self.lock:
                 self.inside -= 1
                 if not self.inside:
                     self.warnings.__exit__(None, None, None)
@@ -105,28 +109,17 @@ class _AtOnce:
     @contextmanager
     def holding(self, pixels: int) -> Iterator[None]:
         """Wait until the pixels of this image fit beside those of the other threads."""
-        pixels = min(pixels, self.most)
-        with self.changed:
-            self.changed.wait_for(lambda: self.room >= pixels)
-            self.room -= pixels
+        millions = 1 + pixels // 10**6
+        with self.turn:
+            for _ in range(millions):
+                self.room.acquire()
         try:
             yield
         finally:
-            with self.changed:
-                self.room += pixels
-                self.changed.notify_all()
+            self.room.release(millions)
 
 
-_at_once = _AtOnce(128_000_000)
-
-
-def read_image(path: Path) -> bytes:
-    """The bytes of an image file of at most MOST_BYTES."""
-    if not path.is_file():  # a pipe would be waited for
-        raise FileNotFoundError("no file of that name that can be read")
-    if path.stat().st_size > MOST_BYTES:
-        raise BrokenImageError(f"longer than {MOST_BYTES // 10**6} MB")
-    return path.read_bytes()
+_at_once = _AtOnce()
 
 
 def decode(content: bytes | Pixels | Image.Image, size: int, channels: int) -> Pixels:
@@ -183,7 +176,7 @@ def _reason(error: Exception, content: object) -> str:
         return "more pixels than fit into memory"
     if isinstance(error, UnidentifiedImageError):
         if isinstance(content, bytes) and _HEIF.match(content) and "HEIF" not in formats():
-            return f"it is HEIC, which is not read: {_HEIC_FIX}"
+            return "it is HEIC, which is not read: convert it, or install pillow-heif"
         return f"not an image of a known format: {', '.join(formats())}"
     text = (str(error) or type(error).__name__).splitlines()[0]
     return re.sub(r"<_io\.[^>]*>", "the file", text)[:120]
@@ -218,9 +211,10 @@ def _plain(image: Image.Image, mode: str) -> Image.Image:
 
 
 def decode_all(
-    images: Images, start: int, size: int, channels: int, workers: int
+    images: Images, start: int, size: int, channels: int, workers: int = 0
 ) -> Iterator[Decoded]:
-    """Decode images from `start` on, several ranges of them at a time, in order."""
+    """Decode images from `start` on in order, by so many threads (0: one per core, at most 16)."""
+    workers = workers or min(16, os.cpu_count() or 1)
     # Few enough at a time that a thread's pixels stay below 32 MB.
     step = max(1, min(_STEP, 32_000_000 // (size * size * channels)))
     waiting: deque[Future[Decoded]] = deque()

@@ -2,15 +2,15 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence, Sized
 from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from derts.data.decode import formats
-from derts.data.sources import SPLITS, ListedSplit, Listing, Source, split_of_files
+from derts.data.decode import Images, formats
+from derts.data.sources import SPLITS, ListedSplit, Listing, Source
 from derts.errors import DertsError
 
 SPLIT_FOLDERS, CLASS_FOLDERS = "class folders", "folder of classes"  # kinds of a Source
@@ -28,25 +28,35 @@ _UNREAD = {
 }
 """Endings of photographs that are not read; Pillow knows more, and some that are no photographs."""
 _NO_PHOTOGRAPHS = frozenset({".pdf", ".eps", ".ps", ".mpg", ".mpeg", ".h5", ".hdf"})
+Photographs = tuple[list[str], Counter[str]]
+"""Paths of images, sorted; how many there are of each kind that is not read."""
 
 
 def detect(path: Path) -> Source | None:
     """The source in `path`, if it holds class folders with at least one image."""
-    if splits := _split_folders(path):
+    splits = {
+        split: path / name
+        for split, names in _SPLIT_NAMES.items()
+        for name in reversed(names)  # of several the first
+        if (path / name).is_dir() and folders_in(path / name)
+    }
+    if "train" in splits or len(splits) > 1:
         return Source(SPLIT_FOLDERS, path, partial(_list, splits))
-    if any(True for folder in _folders(path) for _ in _photographs(folder)):
+    if any(any(photographs(folder)) for folder in folders_in(path)):
         return Source(CLASS_FOLDERS, path, partial(_list, {"": path}))
     return None
 
 
 def split_by_class(
-    class_names: list[str], fractions: tuple[float, float, float], seed: int
+    class_names: list[str], fractions: tuple[float, float, float], seed: int, left_out: Sized = ()
 ) -> dict[str, list[str]]:
     """Classes shared out to train, val and test by a seeded draw, at least one to each."""
     count = len(class_names)
     if count < len(SPLITS):
-        fix = "add classes, or make the folders train/, val/ and test/ yourself"
-        raise DertsError(f"{count} classes cannot be split into train, val and test: {fix}")
+        few = f"{count} classes cannot be split into train, val and test"
+        fix = f"{few}: add classes, or make the folders train/, val/ and test/ yourself"
+        by_size = f"{few}, {len(left_out)} are left out: lower --min-images"
+        raise DertsError(by_size if left_out else fix)
     if not (min(fractions) > 0 and abs(sum(fractions) - 1) <= 1e-6):  # nan is refused too
         raise DertsError(f"split fractions are {fractions}: each must be above 0 and their sum 1")
     wanted = [max(1, round(count * fraction)) for fraction in fractions]
@@ -71,35 +81,41 @@ def _list(folders: dict[str, Path], listing: Listing) -> dict[str, ListedSplit]:
             fix = "lower --min-images, add some," if listing.left_out else "add some,"
             raise DertsError(f"{folder} {lacks}: {fix} or remove it")
         shares = {split: list(classes)}
-        if not split and listing.left_out and len(classes) < len(SPLITS):
-            few = f"{len(classes)} classes cannot be split into train, val and test"
-            raise DertsError(f"{few}, {len(listing.left_out)} are left out: lower --min-images")
         if not split:
-            shares = split_by_class(sorted(classes), listing.split_fractions, listing.seed)
+            how = listing.split_fractions, listing.seed, listing.left_out
+            shares = split_by_class(sorted(classes), *how)
         for share, names in shares.items():
             labels = np.repeat(np.arange(len(names)), [len(classes[name]) for name in names])
             files = [file for name in names for file in classes[name]]
-            found[share] = split_of_files(folder, files, tuple(names), labels)
+            found[share] = ListedSplit(tuple(names), labels, Images(files, folder))
     return found
 
 
-def _list_classes(folder: Path, listing: Listing) -> dict[str, list[tuple[str, int]]]:
-    """Per class that has enough images, sorted: (path relative to the folder, size in bytes)."""
-    above, classes = [folder], _folders(folder)
+def _list_classes(folder: Path, listing: Listing) -> dict[str, list[str]]:
+    """Per class that has enough images, sorted: their paths relative to the folder."""
+    above, classes = [folder], folders_in(folder)
     if not listing.class_level:
         _check_level(classes)
     for _ in range(1, listing.class_level):
         above += classes
-        classes = [inner for one in classes for inner in _folders(one)]
-    listing.loose.extend(name for one in above for name in _images_in(one))
-    listing.unread.update(kind for one in above for f in one.iterdir() if (kind := _kind(f.name)))
+        classes = [inner for one in classes for inner in folders_in(one)]
+    for name in (child.name for one in above for child in one.iterdir()):
+        if kind := _kind(name):
+            listing.unread[kind] += 1
+        elif kind is not None:
+            listing.loose.append(name)
     listed = {}
     for one in classes:
         name = one.relative_to(folder).as_posix()
-        listed[name] = list_class(one, name, folder)
-        listing.unread.update(count_unread(one))
+        listed[name], unread = list_class(one, name, folder)
+        listing.unread.update(unread)
     if not any(listed.values()):
-        _no_such_level(folder, listing.class_level)
+        names = [Path(name) for name in photographs(folder)[0]]
+        deepest = max(names, key=lambda name: len(name.parts), default=Path())
+        if most := len(deepest.parent.parts):
+            fix = f"give --class-level {' or '.join(map(str, range(1, most + 1)))}"
+            wrong = f"{folder} has no folder of images at level {listing.class_level}"
+            raise DertsError(f"{wrong}: the deepest holds {deepest.as_posix()}; {fix}")
     few = [name for name, files in listed.items() if 0 < len(files) < listing.min_images]
     listing.left_out.extend(few)
     return {name: files for name, files in listed.items() if files and name not in few}
@@ -111,7 +127,7 @@ def _check_level(classes: Sequence[Path]) -> None:
         level, inner = 1, [one]
         while len(inner) == 1:
             place, level = inner[0], level + 1
-            inner = [folder for folder in _folders(place) if list_images(folder, folder)]
+            inner = [folder for folder in folders_in(place) if photographs(folder)[0]]
         if inner:
             names = [folder.relative_to(one.parent).as_posix() for folder in inner]
             found = f"{place} holds {len(inner)} folders of images ({_first(names, 3)})"
@@ -123,62 +139,34 @@ def _first(names: Sequence[str], count: int) -> str:
     return ", ".join(names[:count]) + (", …" if len(names) > count else "")
 
 
-def _no_such_level(folder: Path, level: int) -> None:
-    """Refuse a level at which no folder holds images, and say which levels there are."""
-    names = [Path(name) for name, _ in list_images(folder, folder)]
-    deepest = max(names, key=lambda name: len(name.parts), default=Path())
-    if most := len(deepest.parent.parts):
-        fix = f"give --class-level {' or '.join(map(str, range(1, most + 1)))}"
-        example = f"the deepest holds {deepest.as_posix()}"
-        raise DertsError(f"{folder} has no folder of images at level {level}: {example}; {fix}")
-
-
-def _images_in(folder: Path) -> list[str]:
-    """Images that lie directly in a folder."""
-    return [child.name for child in folder.iterdir() if _kind(child.name) == ""]
-
-
-def _photographs(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Those in a folder and below it, without hidden folders and links, and their `_kind`."""
-    for parent, folders, files in os.walk(folder):
+def photographs(folder: Path, root: Path | None = None) -> Photographs:
+    """Those in a folder and below it, paths relative to the root (the folder itself: None)."""
+    images, unread = [], Counter[str]()
+    for parent, folders, files in os.walk(folder):  # without links to folders
         folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (
-            (Path(parent, name), kind) for name in files if (kind := _kind(name)) is not None
-        )
+        for path, kind in ((Path(parent, name), _kind(name)) for name in files):
+            if kind:
+                unread[kind] += 1
+            elif kind is not None:  # a link to nowhere, too, and reading it will say so
+                images.append(path.relative_to(root or folder).as_posix())
+    return sorted(images), unread
 
 
-def list_images(folder: Path, root: Path) -> list[tuple[str, int]]:
-    """Image files in a folder and those below it: (path relative to root, bytes), sorted."""
-    return sorted(
-        # A link to nowhere counts, and reading it will say so.
-        (path.relative_to(root).as_posix(), path.stat().st_size if path.exists() else 0)
-        for path, kind in _photographs(folder)
-        if not kind
-    )
-
-
-def list_class(folder: Path, name: str, root: Path) -> list[tuple[str, int]]:
-    """The images of a class; an error if there are only such as are not read."""
-    images = list_images(folder, root)
-    if not images and (unread := count_unread(folder)):
+def list_class(folder: Path, name: str, root: Path | None = None) -> Photographs:
+    """The photographs of a class; an error if there are only such as are not read."""
+    images, unread = photographs(folder, root)
+    if not images and unread:
         raise DertsError(f"class {name!r} has no image that can be read: {unread_note(unread)}")
-    return images
-
-
-def count_unread(folder: Path) -> Counter[str]:
-    """How many photographs of each kind that is not read are in a folder and those below it."""
-    return Counter(kind for _, kind in _photographs(folder) if kind)
+    return images, unread
 
 
 def left_out_notes(listing: Listing) -> list[str]:
     """What of a source is not in the store, as lines to print."""
-    notes = []
-    for names, what in (
+    left = (
         (listing.left_out, f"classes with fewer than {listing.min_images} images"),
         (listing.loose, "images that lie in no class folder"),
-    ):
-        if names:
-            notes.append(f"left out {len(names):,} {what}: {_first(names, 5)}")
+    )
+    notes = [f"left out {len(names):,} {what}: {_first(names, 5)}" for names, what in left if names]
     return notes + ([unread_note(listing.unread)] if listing.unread else [])
 
 
@@ -206,7 +194,7 @@ def _kinds() -> dict[str, str]:
     return kinds | {ending: "" for ending, kind in known.items() if kind in read}
 
 
-def _folders(path: Path) -> list[Path]:
+def folders_in(path: Path) -> list[Path]:
     """The folders in a folder, sorted, without hidden ones and links back to where we came from."""
     here = path.resolve()
     return sorted(
@@ -216,13 +204,3 @@ def _folders(path: Path) -> list[Path]:
         and child.is_dir()
         and not (child.is_symlink() and here.is_relative_to(child.resolve()))
     )
-
-
-def _split_folders(path: Path) -> dict[str, Path]:
-    """The folders named after splits, where they hold folders themselves."""
-    found = {}
-    for split, names in _SPLIT_NAMES.items():
-        for name in names:
-            if split not in found and (path / name).is_dir() and _folders(path / name):
-                found[split] = path / name
-    return found if "train" in found or len(found) > 1 else {}

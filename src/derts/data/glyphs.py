@@ -48,7 +48,9 @@ def glyphs(
     if not cache:
         return _make(images_per_character, characters, seed)
     count = "all" if characters is None else str(characters)
-    path = _cache_folder() / f"glyphs-v{_VERSION}-{count}x{images_per_character}-seed{seed}"
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "derts"
+    cached = Path(os.environ.get("DERTS_CACHE") or home)
+    path = cached / f"glyphs-v{_VERSION}-{count}x{images_per_character}-seed{seed}"
     with suppress(DertsError):
         verify_store(path)
         found = open_store(path)
@@ -95,12 +97,6 @@ def _spread(codes: list[int], seed: int) -> list[int]:
         order = random.permutation(len(group)).tolist()
         ranked += [((rank + 0.5) / len(group), group[chosen]) for rank, chosen in enumerate(order)]
     return [code for _, code in sorted(ranked)]
-
-
-def _cache_folder() -> Path:
-    if "DERTS_CACHE" in os.environ:
-        return Path(os.environ["DERTS_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "derts"
 
 
 def _shapes(codes: list[int]) -> NDArray[np.uint8]:

@@ -7,7 +7,6 @@ packs    both: .npz of `data` (uint8, image files end to end), `offsets` [n + 1]
          `class_names`, and `categories` where there are any; train.npz, or train_0.npz and so on
 """
 
-import csv
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,24 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from derts.data.decode import Pixels
+from derts.data.decode import Images, Pixels
 from derts.data.safe_pickle import as_list, as_text, load_fields, load_pickle
-from derts.data.sources import (
-    NO_ZIP,
-    SPLITS,
-    ListedSplit,
-    Listing,
-    Source,
-    check_unpacked_size,
-    checked_pixels,
-    number_labels,
-    split_in_memory,
-    split_of_files,
-)
+from derts.data.sources import SPLITS, ListedSplit, Source, check_unpacked_size, number_labels
 from derts.errors import DertsError
+from derts.files import read_csv
 
 _AGAIN = "download it again"
-_PACKED = ("data", "offsets", "labels", "class_names")
 
 
 def detect(path: Path) -> Source | None:
@@ -76,7 +64,7 @@ def _packs(folder: Path, split: str) -> list[Path]:
 def _source(
     kind: str, folder: Path, list_split: Callable[..., ListedSplit], found: dict[str, list[Path]]
 ) -> Source:
-    def splits(_: Listing) -> dict[str, ListedSplit]:
+    def splits(_: object) -> dict[str, ListedSplit]:
         check_unpacked_size([path for paths in found.values() for path in paths])
         return {split: list_split(split, *paths) for split, paths in found.items()}
 
@@ -85,31 +73,22 @@ def _source(
 
 def _list_csv(_: str, table: Path) -> ListedSplit:
     folder = table.parent / "images"
-    try:
-        with table.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DertsError(f"{table} is no csv in UTF-8 ({error}): save it as such") from error
-    if not rows or not {"filename", "label"} <= rows[0].keys():
+    rows = read_csv(table, "filename", "label")
+    if not rows:
         raise DertsError(f"{table} must have a header filename,label and a row per image: add them")
-    names = [str(row["filename"] or "") for row in rows]
-    sizes = [_file_size(name, folder, table) for name in names]
-    if -1 in sizes:
-        lost = f"{sizes.count(-1):,} of {len(rows):,} images of {table} are not in images/"
-        first = names[sizes.index(-1)]
-        raise DertsError(f"{lost}, the first is {first!r}: download them, or remove those rows")
-    labels = number_labels([str(row["label"]) for row in rows])
-    return split_of_files(folder, list(zip(names, sizes, strict=True)), *labels)
-
-
-def _file_size(name: str, folder: Path, table: Path) -> int:
-    """The bytes of an image that a csv names, -1 if it is not there; an error if elsewhere."""
-    if "\0" in name:
-        return -1
-    path = folder / name
-    if path.name != name and not path.resolve().is_relative_to(folder.resolve()):
-        raise DertsError(f"{table} names {name!r}, which is outside of images/: remove that row")
-    return path.stat().st_size if path.is_file() else -1
+    files: list[str] = []
+    lost: list[str] = []
+    for name in (row["filename"].replace("\0", "?") for row in rows):
+        path = folder / name
+        if path.name != name and not path.resolve().is_relative_to(folder.resolve()):
+            wrong = f"{table} names {name!r}, which is outside of images/"
+            raise DertsError(f"{wrong}: remove that row")
+        (files if path.is_file() else lost).append(name)
+    if lost:
+        wrong = f"{len(lost):,} of {len(rows):,} images of {table} are not in images/"
+        raise DertsError(f"{wrong}, the first is {lost[0]!r}: download them, or remove those rows")
+    labels = number_labels([row["label"] for row in rows])
+    return ListedSplit(*labels, Images(files, folder))
 
 
 def _list_pickle(split: str, path: Path) -> ListedSplit:
@@ -119,7 +98,7 @@ def _list_pickle(split: str, path: Path) -> ListedSplit:
         held = ", ".join(fields) or "no dictionary"
         wanted = "image_data with class_dict, or data with labels"
         raise DertsError(f"{path} must hold {wanted}, but holds {held}: use another distribution")
-    pixels = checked_pixels(path, pixels)
+    pixels = _checked_pixels(path, pixels)
     if "class_dict" in fields:
         names = _names_of_class_dict(path, fields["class_dict"], len(pixels))
     else:
@@ -128,7 +107,7 @@ def _list_pickle(split: str, path: Path) -> ListedSplit:
         if isinstance(known, dict):
             name_of = {as_text(number): as_text(name) for name, number in known.items()}
             names = [name_of.get(name, name) for name in names]
-    return split_in_memory(split, (path,), pixels, *number_labels(names))
+    return _split_in_memory(split, (path,), pixels, *number_labels(names))
 
 
 def _names_of_class_dict(path: Path, class_dict: Any, count: int) -> list[str]:
@@ -156,7 +135,7 @@ def _list_tiered(split: str, path: Path) -> ListedSplit:
     images: list[Pixels] | Pixels
     if path.suffix == ".npz":
         # These arrays were decoded by OpenCV, which puts blue first.
-        images = checked_pixels(path, load_npz(path, "images")[0])[..., ::-1]
+        images = _checked_pixels(path, load_npz(path, "images")[0])[..., ::-1]
     else:
         content = load_pickle(path)
         arrays = content.tolist() if isinstance(content, np.ndarray) else content
@@ -179,7 +158,7 @@ def _list_tiered(split: str, path: Path) -> ListedSplit:
     classes = tuple(
         f"{name} ({count + 1})" if count else name for name, count in zip(names, again, strict=True)
     )
-    return split_in_memory(split, (path,), images, classes, labels.astype(np.int64), categories)
+    return _split_in_memory(split, (path,), images, classes, labels.astype(np.int64), categories)
 
 
 def _numbers(fields: dict[str, Any], key: str, path: Path) -> NDArray[np.int64]:
@@ -209,9 +188,10 @@ def _list_packs(split: str, *paths: Path) -> ListedSplit:
     names: list[str] = []
     category_of: dict[str, str] = {}
     for path in paths:
-        data, offsets, labels, class_names = load_npz(path, *_PACKED)
+        arrays = load_npz(path, "data", "offsets", "labels", "class_names")
+        data, offsets, labels, class_names = arrays
         fits = (
-            (data.ndim, offsets.ndim, labels.ndim, class_names.ndim) == (1, 1, 1, 1)
+            all(array.ndim == 1 for array in arrays)
             and len(offsets) == len(labels) + 1
             and data.dtype == np.uint8
             and offsets.dtype.kind in "iu"
@@ -233,7 +213,30 @@ def _list_packs(split: str, *paths: Path) -> ListedSplit:
         files += [data[start:end] for start, end in pairwise(offsets.tolist())]
     used, numbers = number_labels(names)
     known = tuple(category_of.get(name, "") for name in used) if category_of else None
-    return split_in_memory(split, paths, files, used, numbers, known)
+    return _split_in_memory(split, paths, files, used, numbers, known)
+
+
+def _split_in_memory(
+    split: str,
+    paths: tuple[Path, ...],
+    contents: list[Pixels] | Pixels,
+    class_names: tuple[str, ...],
+    labels: NDArray[np.int64],
+    categories: tuple[str, ...] | None = None,
+) -> ListedSplit:
+    """A split of images (files as uint8 [bytes], or pixels) that were read from these paths."""
+    if len(contents) != len(labels):
+        wrong = f"split {split!r} has {len(contents):,} images but {len(labels):,} labels"
+        raise DertsError(f"{wrong}: download {paths[-1].name} again")
+    return ListedSplit(class_names, labels, Images(contents, unnamed="image "), categories, paths)
+
+
+def _checked_pixels(path: Path, pixels: NDArray[Any]) -> Pixels:
+    """An array of the file at `path`, which must be uint8 [n, height, width, 1 or 3]."""
+    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] not in (1, 3):
+        wrong = f"{path.name} holds images as {pixels.dtype} {list(pixels.shape)}"
+        raise DertsError(f"{wrong}, not uint8 [n, height, width, 1 or 3]: rebuild it")
+    return pixels
 
 
 def load_npz(path: Path, *names: str) -> list[NDArray[Any]]:
@@ -251,6 +254,6 @@ def load_npz(path: Path, *names: str) -> list[NDArray[Any]]:
 
 
 def _has_categories(path: Path) -> bool:
-    with suppress(*NO_ZIP), zipfile.ZipFile(path) as archive:
+    with suppress(Exception), zipfile.ZipFile(path) as archive:  # which may be damaged
         return "categories.npy" in archive.namelist()
     return False

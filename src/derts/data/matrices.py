@@ -71,21 +71,13 @@ class Matrix:
                         other += self.labels[twin] != self.labels[row]
                     row += 1
                 advance(len(block))
-        if not same:
-            return []
         told = f", {other:,} of them with another label" if other else ""
-        return [f"{same:,} rows repeat an earlier row{told}"]
-
-    def by_class(self) -> dict[str, NDArray[Any]]:
-        """The rows of each label."""
-        names, labels = number_labels(self.labels or [])
-        return {name: self.values[labels == number] for number, name in enumerate(names)}
+        return [f"{same:,} rows repeat an earlier row{told}"] if same else []
 
     def table(self) -> FeatureTable:
         """All rows as one table, in memory."""
         names, labels = number_labels(self.labels or [])
-        rows = torch.cat(list(self.blocks()))
-        return FeatureTable(rows, torch.from_numpy(labels), names)
+        return FeatureTable(torch.cat(list(self.blocks())), torch.from_numpy(labels), names)
 
 
 def is_matrix(path: Path | str) -> bool:
@@ -102,14 +94,11 @@ def read_matrix(path: Path | str, labels: Path | None = None, *, labelled: bool 
 
     No file is ever unpickled.
     """
-    path = Path(path)
-    given: list[str] | None = None
-    names: list[str] | None = None
-    if not path.is_file():
-        raise DertsError(f"{path} does not exist: give a .npz, .npy or .parquet file of features")
-    ending, beside = path.suffix.lower(), path.with_name("labels.csv")
-    if ending not in ENDINGS:
-        raise DertsError(f"{path} holds no features: give a .npz, .npy or .parquet file of them")
+    path, given, names = Path(path), None, None
+    ending, beside = path.suffix.lower(), path.parent / "labels.csv"
+    if not path.is_file() or ending not in ENDINGS:
+        wrong = "holds no features" if path.exists() else "does not exist"
+        raise DertsError(f"{path} {wrong}: give a .npz, .npy or .parquet file of features")
     try:
         if ending == ".npy":
             values = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
@@ -139,9 +128,6 @@ def read_matrix(path: Path | str, labels: Path | None = None, *, labelled: bool 
 def rows_for_model(given: Any, width: int, *, labelled: bool = False) -> Matrix:
     """Rows for a model that takes `width` features: in a file, or as an array [n, d]."""
     if isinstance(given, str | Path):
-        if not is_matrix(given):
-            wrong = f"the model was trained on features, which {given} is no file of"
-            raise DertsError(f"{wrong}: give a .npz, .npy or .parquet file of them")
         matrix = read_matrix(given, labelled=labelled)
     else:
         matrix = Matrix(Path("rows"), np.atleast_2d(np.asarray(given)), None, None)
@@ -181,31 +167,23 @@ def prepare_matrix(
     counts = Counter(matrix.labels)
     few = sorted(name for name, count in counts.items() if count < min_rows)
     classes = sorted(set(counts) - set(few))
-    if len(classes) < 3:
-        fix = "add some, or only look at the labels with derts inspect --features"
-        if few:
-            fix = f"{len(few)} are left out, lower --min-images"
-        raise DertsError(f"{source} has {len(classes)} classes, and they are to be split: {fix}")
+    chosen = split_by_class(classes, split_fractions, seed, few)
     rare = min(classes, key=counts.__getitem__)
     if counts[rare] < 2:
-        one_row = f"{source}: class {rare!r} has one row, and a task needs more: add some"
-        left = sum(count >= 2 for count in counts.values())
-        raise DertsError(f"{one_row}{', or leave it out with --min-images 2' if left > 2 else ''}")
+        one_row = f"{source}: class {rare!r} has one row, and a task needs more"
+        raise DertsError(f"{one_row}: add some, or leave such classes out with --min-images 2")
     notes = matrix.check(progress)
     if few:
         notes.append(f"left out {len(few)} classes with fewer than {min_rows} rows")
-    chosen = split_by_class(classes, split_fractions, seed)
     contents = {}
     for split, names in chosen.items():
         number_of = {name: number for number, name in enumerate(names)}
         rows = [row for row, name in enumerate(matrix.labels) if name in number_of]
+        labels_of = torch.tensor([number_of[matrix.labels[row]] for row in rows])
         contents[split] = SplitContent(
-            matrix.blocks(rows),
-            matrix.values.shape[1:],
-            torch.tensor([number_of[matrix.labels[row]] for row in rows]),
-            tuple(names),
+            matrix.blocks(rows), matrix.values.shape[1:], labels_of, tuple(names),
             names=[matrix.name(row) for row in rows],
-        )
+        )  # fmt: skip
     origin = {"kind": "features", "name": matrix.path.name}
     return write_store(contents, destination, origin, overwrite=overwrite), notes
 
@@ -247,11 +225,9 @@ def _read_parquet(path: Path) -> Columns:
     else:
         numbers = [one for one in columns if one not in (label, name)]
         values = np.stack([table.column(one).to_numpy() for one in numbers], 1)
-    texts = [
-        [str(value) for value in table.column(one).to_pylist()] if one else None
-        for one in (label, name)
-    ]
-    return values, texts[0], texts[1]
+    texts = (table.column(one).to_pylist() if one else None for one in (label, name))
+    given, called = (None if text is None else [str(value) for value in text] for text in texts)
+    return values, given, called
 
 
 def _read_labels(

@@ -15,9 +15,8 @@ from derts.data import folders
 from derts.data.decode import Broken, decode_all
 from derts.data.opening import find_source
 from derts.data.sources import DEFAULT_FRACTIONS, ListedSplit, Listing, Source
-from derts.data.store import SplitEntry, StoreDescription, describe_store
+from derts.data.store import HEADER, SplitEntry, StoreDescription, describe_store
 from derts.data.store_writing import (
-    HEADER,
     SplitContent,
     check_destination,
     disk_errors,
@@ -74,7 +73,14 @@ def prepare(
     'train: 1 images 8×8×3, 1 classes of 1'
     """
     destination = Path(os.path.abspath(destination))
-    _check_ranges(size, workers, min_images, class_level)
+    for name, value, low, high in (
+        ("size", size, 1, 4096),
+        ("workers", workers, 0, 1000),
+        ("min_images", min_images, 1, 10**9),
+        ("class_level", class_level, 0, 100),
+    ):
+        if not low <= value <= high:
+            raise DertsError(f"{name} {value} is out of range: give {low} to {high:,}")
     found = find_source(source)
     is_folder = found.kind in (folders.SPLIT_FOLDERS, folders.CLASS_FOLDERS)
     if is_folder and destination.is_relative_to(found.path.resolve()):
@@ -86,45 +92,35 @@ def prepare(
         splits = found.list_splits(listing)
         settings = {"size": size, "grayscale": grayscale}
         fingerprint = _fingerprint(found, splits, settings)
-        done = None if overwrite else _same_store(destination, fingerprint, skip_broken)
-        if done is not None:
-            notes = ["it is prepared already", *folders.left_out_notes(listing)]
-            return Prepared(done, notes=tuple(notes))
+        with suppress(DertsError):  # whatever is there is no such store
+            store = describe_store(destination)
+            same = store.fingerprint == fingerprint and (skip_broken or not store.left_out)
+            if same and not overwrite:
+                notes = ["it is prepared already", *folders.left_out_notes(listing)]
+                return Prepared(store, notes=tuple(notes))
         check_destination(destination, overwrite=overwrite)
         partial = destination.with_name(destination.name + ".partial")
         partial.mkdir(parents=True, exist_ok=True)
         work = _Preparation(partial, splits, size, 1 if grayscale else 3)
         resumed = work.resume(fingerprint)
-        work.decode(workers or min(16, os.cpu_count() or 1), progress)
+        work.decode(workers, progress)
         notes = [f"continued: {resumed:,} images were done before"] if resumed else []
-        notes += [*work.check_broken(skip_broken), *folders.left_out_notes(listing)]
+        left_out = sum(map(len, work.broken.values()))
+        if left_out:
+            split = next(split for split in splits if work.broken[split])
+            _, name, reason = work.broken[split][0]
+            told = f"the first is {name} in {split} ({reason})"
+            if not skip_broken:
+                fix = "remove or replace them, or pass skip_broken=True (--skip-broken)"
+                raise DertsError(f"{left_out:,} of the images cannot be read, {told}: {fix}")
+            notes.append(f"left out {left_out:,} broken images, {told}")
+        notes += folders.left_out_notes(listing)
         entries = work.finish()
         origin = {"kind": found.kind, "name": found.path.resolve().name}
-        left_out = sum(map(len, work.broken.values()))
         store = StoreDescription(destination, origin, settings, fingerprint, left_out, entries)
         work.journal.unlink()
         publish(partial, store)
     return Prepared(store, resumed, tuple(notes))
-
-
-def _check_ranges(size: int, workers: int, min_images: int, class_level: int) -> None:
-    for name, value, low, high in (
-        ("size", size, 1, 4096),
-        ("workers", workers, 0, 1000),
-        ("min_images", min_images, 1, 10**9),
-        ("class_level", class_level, 0, 100),
-    ):
-        if not low <= value <= high:
-            raise DertsError(f"{name} {value} is out of range: give {low} to {high:,}")
-
-
-def _same_store(destination: Path, fingerprint: str, skip_broken: bool) -> StoreDescription | None:
-    """The store of an earlier call with the same work, if there is one."""
-    with suppress(DertsError):  # whatever is there is no such store
-        store = describe_store(destination)
-        if store.fingerprint == fingerprint and (skip_broken or not store.left_out):
-            return store
-    return None
 
 
 @dataclass
@@ -159,15 +155,11 @@ class _Preparation:
                 raise ValueError("the journal of other work")
             for line in lines[1:]:
                 split, count, broken = parse_json(line)
-                left = range(self.done[split], len(self.splits[split]))[:count]
-                found = {int(index): (str(name), str(reason)) for index, name, reason in broken}
-                if len(left) != count or not found.keys() <= {*left}:
-                    raise ValueError("images that are none of these")
-                self.done[split] += len(left)
-                self.broken[split] += [(index, *about) for index, about in found.items()]
+                self.done[split] += count
+                self.broken[split] += map(tuple, broken)
             if any(file.stat().st_size < self.length(s) for s, file in self.pixels.items()):
                 raise ValueError("pixels are missing")
-        except (OSError, ValueError, TypeError, KeyError, OverflowError):
+        except (OSError, ValueError):
             lines = [fingerprint]
             self.done.clear()
             self.broken.clear()
@@ -194,17 +186,6 @@ class _Preparation:
                     self.done[name] += count
                     self.broken[name] += broken
                     advance(count, note=name)
-
-    def check_broken(self, skip_broken: bool) -> list[str]:
-        """Stop at broken images, or say what is left out."""
-        broken = [(split, *entry) for split in self.splits for entry in self.broken[split]]
-        if not broken:
-            return []
-        first = "the first is {2} in {0} ({3})".format(*broken[0])
-        if not skip_broken:
-            fix = "remove or replace them, or pass skip_broken=True (--skip-broken)"
-            raise DertsError(f"{len(broken):,} of the images cannot be read, {first}: {fix}")
-        return [f"left out {len(broken):,} broken images, {first}"]
 
     def finish(self) -> dict[str, SplitEntry]:
         """Write headers, labels and names; every class must have an image left."""
@@ -238,6 +219,6 @@ def _fingerprint(source: Source, splits: dict[str, ListedSplit], settings: dict[
         head = json.dumps([name, split.class_names, split.categories, len(split)])
         digest.update(head.encode())
         digest.update(split.labels.tobytes())
-        for line in split.identity:
+        for line in split.identity():
             digest.update(line.encode("utf-8", "surrogateescape") + b"\n")
     return digest.hexdigest()

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from derts.errors import DertsError
 
@@ -41,23 +40,6 @@ class PickledDtype:
         return dtype if self.order in ("", "|") else dtype.newbyteorder(self.order)  # type: ignore[arg-type]
 
 
-def _set_array(array: NDArray[Any], state: Any) -> None:
-    """Fill an array by (version, shape, dtype, is_fortran, values), if they fit together."""
-    _, shape, pickled_dtype, is_fortran, values = state
-    dtype = pickled_dtype.numpy()
-    if type(shape) is not tuple or not all(type(side) is int and side >= 0 for side in shape):
-        raise pickle.UnpicklingError("an array's shape is no tuple of whole numbers")
-    kind, each = (list, 1) if dtype.kind == "O" else (bytes, dtype.itemsize)
-    if type(values) is not kind or len(values) != math.prod(shape) * each:
-        raise pickle.UnpicklingError("an array does not fill its shape")
-    array.__setstate__((1, shape, dtype, bool(is_fortran), values))  # type: ignore[arg-type]
-
-
-def _array_from_buffer(values: Any, dtype: PickledDtype, shape: Any, order: str) -> NDArray[Any]:
-    flat: NDArray[Any] = np.frombuffer(values, dtype.numpy())
-    return flat.reshape(shape, order="F" if order == "F" else "C")
-
-
 STAND_INS: dict[tuple[str, str], Callable[..., Any] | None] = {
     ("numpy", "dtype"): PickledDtype,
     ("numpy", "ndarray"): None,  # only ever an argument of _reconstruct
@@ -72,7 +54,9 @@ for _package in ("numpy.core", "numpy._core"):
     STAND_INS[f"{_package}.multiarray", "scalar"] = lambda dtype, values: np.frombuffer(
         values, dtype.numpy(), count=1
     )[0].item()
-    STAND_INS[f"{_package}.numeric", "_frombuffer"] = _array_from_buffer
+    STAND_INS[f"{_package}.numeric", "_frombuffer"] = lambda values, dtype, shape, order: (
+        np.frombuffer(values, dtype.numpy()).reshape(shape, order=order)
+    )
 
 
 class _ForbiddenError(Exception):
@@ -92,12 +76,19 @@ class _SafeUnpickler(pickle._Unpickler):
 
     def _build(self) -> None:
         state, target = self.stack.pop(), self.stack[-1]
-        if isinstance(target, np.ndarray):
-            _set_array(target, state)
-        elif isinstance(target, PickledDtype):
+        if isinstance(target, PickledDtype):
             target.set_state(state)
-        else:
+            return
+        if not isinstance(target, np.ndarray):
             raise _ForbiddenError(f"a state for a {type(target).__name__}")
+        _, shape, pickled_dtype, is_fortran, values = state
+        dtype = pickled_dtype.numpy()
+        if type(shape) is not tuple or not all(type(side) is int and side >= 0 for side in shape):
+            raise pickle.UnpicklingError("an array's shape is no tuple of whole numbers")
+        kind, each = (list, 1) if dtype.kind == "O" else (bytes, dtype.itemsize)
+        if type(values) is not kind or len(values) != math.prod(shape) * each:
+            raise pickle.UnpicklingError("an array does not fill its shape")
+        target.__setstate__((1, shape, dtype, bool(is_fortran), values))  # type: ignore[arg-type]
 
     dispatch[pickle.BUILD[0]] = _build
 

@@ -2,17 +2,16 @@
 
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from derts.data.decode import Images, Pixels
+from derts.data.decode import Images
 from derts.errors import DertsError
 from derts.files import sample_digest
 from derts.hardware import free_memory
@@ -30,45 +29,19 @@ class ListedSplit:
     class_names: tuple[str, ...]
     labels: NDArray[np.int64]  # [n]: indices of class_names
     images: Images
-    identity: tuple[str, ...]  # work done on these images is of use as long as this is the same
     categories: tuple[str, ...] | None = None
+    read_from: tuple[Path, ...] = ()  # the files that held images which are in memory
 
     def __len__(self) -> int:
         return len(self.labels)
 
-
-def split_of_files(
-    root: Path, files: Sequence[tuple[str, int]], class_names: tuple[str, ...], labels: Any
-) -> ListedSplit:
-    """A split of image files, each with its path below the root and its size."""
-    identity = tuple(f"{name}\0{size}" for name, size in files)
-    return ListedSplit(class_names, labels, Images([name for name, _ in files], root), identity)
-
-
-def split_in_memory(
-    split: str,
-    paths: tuple[Path, ...],
-    contents: list[Pixels] | Pixels,
-    class_names: tuple[str, ...],
-    labels: NDArray[np.int64],
-    categories: tuple[str, ...] | None = None,
-) -> ListedSplit:
-    """A split of images (files as uint8 [bytes], or pixels) that were read from these paths."""
-    if len(contents) != len(labels):
-        wrong = f"split {split!r} has {len(contents):,} images but {len(labels):,} labels"
-        raise DertsError(f"{wrong}: download {paths[-1].name} again")
-    identity = tuple(f"{path.name}\0{sample_digest(path)}" for path in paths)
-    return ListedSplit(
-        class_names, labels, Images(contents, unnamed="image "), identity, categories
-    )
-
-
-def checked_pixels(path: Path, pixels: NDArray[Any]) -> Pixels:
-    """An array of the file at `path`, which must be uint8 [n, height, width, 1 or 3]."""
-    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] not in (1, 3):
-        wrong = f"{path.name} holds images as {pixels.dtype} {list(pixels.shape)}"
-        raise DertsError(f"{wrong}, not uint8 [n, height, width, 1 or 3]: rebuild it")
-    return pixels
+    def identity(self) -> Iterator[str]:
+        """Lines: work done on these images is of use as long as they are the same."""
+        for path in self.read_from:
+            yield f"{path.name}\0{sample_digest(path)}"
+        if root := self.images.root:
+            for name in map(str, self.images.contents):
+                yield f"{name}\0{(root / name).stat().st_size if (root / name).exists() else 0}"
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,10 @@ from typing import Any, Self
 import numpy as np
 from torch import Tensor
 
-from derts.data.store import SPLIT_NAME, SplitEntry, StoreDescription, data_digest, dtype_of
+from derts.data.store import HEADER, SPLIT_NAME, SplitEntry, StoreDescription, data_digest, dtype_of
 from derts.data.table import Table
 from derts.errors import DISK_FULL, DertsError
 from derts.files import sample_digest
-
-HEADER = 128  # bytes of the .npy header that numpy writes for any shape we have
 
 
 @dataclass(frozen=True)

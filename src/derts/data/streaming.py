@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,7 +16,8 @@ from derts.data.table import Table
 from derts.hardware import choose_device
 
 AHEAD = 2  # batches under way at once
-Fetched = tuple[torch.Tensor, Callable[[], None]]
+Fetched = tuple[torch.Tensor, torch.cuda.Stream | None]
+"""Items on a device, and the stream that brings them there."""
 
 
 def image_memory(device: torch.device) -> float:
@@ -39,11 +40,8 @@ def place_table(images: Table, device: torch.device, memory_gib: float | None = 
 @lru_cache(maxsize=2)
 def placed_tables(data: str, hardware: HardwareConfig) -> Mapping[str, Table]:
     """Data for several runs of one process: opened once, and on a GPU it stays there."""
-    device, tables = choose_device(hardware.device), open_data(data)
-    if device.type == "cpu":
-        return tables
-    limit = hardware.memory_gib
-    return {split: place_table(table, device, limit) for split, table in tables.items()}
+    device, limit = choose_device(hardware.device), hardware.memory_gib
+    return {split: place_table(table, device, limit) for split, table in open_data(data).items()}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -80,30 +78,24 @@ class StreamedTable(Table):
             is_near = (expected.shape, expected.device) == (indices.shape, indices.device)
             if is_near and torch.equal(expected, indices):
                 del self._expected[place]
-                items, accept = future.result()
+                items, stream = future.result()
                 break
         else:
-            items, accept = self._fetch(indices)
-        accept()
+            items, stream = self._fetch(indices)
+        if stream is not None:
+            using = torch.cuda.current_stream(self.target)
+            using.wait_stream(stream)
+            items.record_stream(using)
         return items
 
     def _fetch(self, indices: torch.Tensor) -> Fetched:
-        """The items on the target, and what to call in the thread that uses them."""
         shape = (*indices.shape, *self.item_shape)
         on_gpu = self.target.type == "cuda"
         held = torch.empty(shape, dtype=self.items.dtype, pin_memory=on_gpu)
         rows = held.view(-1, *self.item_shape)
         torch.index_select(self.items, 0, indices.reshape(-1).cpu(), out=rows)
         if not on_gpu:
-            return held.to(self.target), lambda: None
-        with torch.cuda.device(self.target):
-            stream = torch.cuda.Stream()
-            with torch.cuda.stream(stream):
-                items = held.to(self.target, non_blocking=True)
-
-        def accept() -> None:
-            using = torch.cuda.current_stream(self.target)
-            using.wait_stream(stream)
-            items.record_stream(using)
-
-        return items, accept
+            return held.to(self.target), None
+        stream = torch.cuda.Stream(self.target)
+        with torch.cuda.stream(stream):
+            return held.to(self.target, non_blocking=True), stream

@@ -77,6 +77,11 @@ class Table:
         groups = order.split(counts.tolist())[1:]
         return [groups[number] for number in self.class_numbers(classes).tolist()]
 
+    def by_class(self) -> dict[str, torch.Tensor]:
+        """Each class's items."""
+        every = zip(self.class_names, self.class_indices(), strict=True)
+        return {name: self.gather(indices) for name, indices in every}
+
     def class_numbers(self, classes: Sequence[str] | None = None) -> torch.Tensor:
         """int64: the number, in `class_names`, of each class (all of them, or those named)."""
         if classes is None:

@@ -17,11 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from derts.kernels.patch_sums import folded, is_plain, kernels_read, norm_of
+from derts.models.backbones import CNN4, SLOPE, ConvBlock, ResidualBlock, ResNet12
 from derts.models.batch_norm import BatchNorm
-from derts.models.cnn4 import CNN4, ConvBlock
 from derts.models.embedding import normalised
 from derts.models.pieces import Layer, Norm, in_pieces, is_cut
-from derts.models.resnet12 import SLOPE, ResidualBlock, ResNet12
 
 if TYPE_CHECKING:
     from derts.kernels.functions import KernelOperations

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from derts.kernels.task_gradients import convolution, pool
 from derts.kernels.task_operations import patches, per_channel
-from derts.models.cnn4 import BLOCKS
+from derts.models.backbones import BLOCKS
 from derts.models.embedding import normalised
 
 EPS = 1e-5  # as in torch's BatchNorm

@@ -1,6 +1,5 @@
 """A cleaned data set: which labels change, by trust or by what a person decided, and writing it."""
 
-import csv
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,15 +71,9 @@ def read_review(path: Path, judged: JudgedItems) -> dict[int, LabelChange | None
         for image, ((split, _), name) in enumerate(zip(judged.places, judged.paths, strict=True))
     }
     decided: dict[int, LabelChange | None] = {}
-    try:
-        rows = read_csv(path)
-        wanted = [(r["split"], r["path"], r["decision"], r["new class"]) for r in rows]
-    except FileNotFoundError:
-        raise DertsError(f"no file at {path}: check the path") from None
-    except (KeyError, UnicodeDecodeError, csv.Error):
-        columns = "columns path, split, decision and new class"
-        raise DertsError(f"{path} is no CSV with {columns}: save it from review.html") from None
-    for split, name, decision, new in wanted:
+    columns = "split", "path", "decision", "new class"
+    for row in read_csv(path, *columns):
+        split, name, decision, new = (row[column] for column in columns)
         image = place_of.get((split, name))
         if image is None:
             raise DertsError(f"{path} names {name!r} of split {split!r}, which is no image here")

@@ -1,6 +1,5 @@
 """Data with known wrong labels: made from a clean store, and read again by scoring alone."""
 
-import csv
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -61,7 +60,7 @@ def _read_confusions(path: Path, class_names: tuple[str, ...]) -> Tensor:
     number_of = {name: number for number, name in enumerate(class_names)}
     found = torch.zeros(len(class_names), len(class_names), dtype=torch.float64)
     try:
-        rows = read_csv(path)
+        rows = read_csv(path, "class", "given", "share")
         if not rows:
             raise DertsError(f"{path} has no rows: write columns class, given and share")
         for row in rows:
@@ -69,12 +68,9 @@ def _read_confusions(path: Path, class_names: tuple[str, ...]) -> Tensor:
             if not 0 <= share <= 1:
                 raise ValueError
             found[number_of[row["class"]], number_of[row["given"]]] = share
-    except FileNotFoundError:
-        raise DertsError(f"no file at {path}: check the path") from None
     except KeyError as error:
-        fix = "which is no training class or no column: write columns class, given and share"
-        raise DertsError(f"{path} names {error}, {fix}") from None
-    except (ValueError, csv.Error):
+        raise DertsError(f"{path} names {error}, which is no training class: remove it") from None
+    except ValueError:
         raise DertsError(f"{path}: every share must be a number from 0 to 1") from None
     return found
 

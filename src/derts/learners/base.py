@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -59,12 +59,12 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         return next(floats, torch.empty(0))
 
     def features(self, images: Tensor, patch_products: Tensor | None = None) -> Tensor:
-        """uint8 [T, n, height, width, channels] -> [T, n, dim].
+        """uint8 [T, n, height, width, channels] -> [T, n, dim], or the images if none `embeds`.
 
         `patch_products` are the embedding's own, where it knows them beforehand.
         """
         items = self.embedding.by_pretrained(send(images, self.device))
-        return self.embedding(items, self.dtype, patch_products)
+        return self.embedding(items, self.dtype, patch_products) if self.embeds else items
 
     @abstractmethod
     def adapt(self, features: Tensor, labels: Tensor) -> Adapted:
@@ -144,7 +144,7 @@ def query_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tupl
     return losses, (logits.detach().argmax(-1) == labels).to(losses.dtype).mean(1)
 
 
-def check_inputs(learner: object, images: object, pool: object) -> None:
+def check_inputs(learner: Learner[Any], images: Table, pool: TaskPool) -> None:
     """Refuse what is no learner, table or pool, and tasks of another table or way."""
     for given, kind, fix in (
         (learner, Learner, "make one with derts.build_learner"),
@@ -153,9 +153,6 @@ def check_inputs(learner: object, images: object, pool: object) -> None:
     ):
         if not isinstance(given, kind):
             raise DertsError(f"a {type(given).__name__} is no {kind.__name__}: {fix}")
-    assert isinstance(learner, Learner)
-    assert isinstance(images, Table)
-    assert isinstance(pool, TaskPool)
     learner.check_way(pool)
     if len(pool) == 0:
         raise DertsError("the pool has no tasks: draw at least one")

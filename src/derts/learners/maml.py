@@ -64,10 +64,6 @@ class MAML(Learner[AdaptedNetwork]):
         self.feature_scale, self.first_order = feature_scale, first_order
         self.network = _Network(self, way)
 
-    def features(self, images: Tensor, patch_products: Tensor | None = None) -> Tensor:
-        """uint8 [T, n, height, width, channels], unchanged but on the model's device."""
-        return self.embedding.by_pretrained(images.to(self.device, non_blocking=True))
-
     def adapt(self, features: Tensor, labels: Tensor) -> AdaptedNetwork:
         """Support images [T, S, height, width, channels], labels [T, S] -> parameters [T, …]."""
         parameters = self.start(len(features)).parameters
@@ -76,8 +72,8 @@ class MAML(Learner[AdaptedNetwork]):
             for _ in range(self.inner_steps):
                 # without a graph every step begins anew; frozen parameters adapt as well
                 parameters = {
-                    name: value if keep_graph and value.requires_grad else _leaf(value)
-                    for name, value in parameters.items()
+                    name: x if keep_graph and x.requires_grad else x.detach().requires_grad_()
+                    for name, x in parameters.items()
                 }
                 logits = self.run_tasks(parameters, features, features.shape[1])
                 gradients = torch.autograd.grad(
@@ -121,7 +117,3 @@ class MAML(Learner[AdaptedNetwork]):
         """Logits [n, way] of images [n, height, width, channels] with one set of parameters."""
         network = partial(functional_call, self.network, parameters)
         return self.embedding.run(network, images, self.dtype)
-
-
-def _leaf(value: Tensor) -> Tensor:
-    return value.detach().requires_grad_()

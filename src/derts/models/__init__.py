@@ -1,6 +1,6 @@
 """Stage 3: backbones, from normalised images, or features, to features.
 
-cnn4, resnet12    the papers' (with batch_norm)
+backbones         cnn4, resnet12: the papers' (with batch_norm, pieces)
 pretrained        EfficientNet-Lite0, timm
 feature_backbone  layers on features
 embedding         how images go through one; kernels/fast_embedding.py does the same faster
@@ -8,11 +8,10 @@ embedding         how images go through one; kernels/fast_embedding.py does the 
 
 from derts.config import ModelConfig
 from derts.errors import DertsError
+from derts.models.backbones import CNN4, ResNet12
 from derts.models.batch_norm import BatchNorm
-from derts.models.cnn4 import CNN4
 from derts.models.feature_backbone import FeatureBackbone
 from derts.models.pretrained import FineTuned, Pretrained, load_pretrained
-from derts.models.resnet12 import ResNet12
 
 __all__ = ["CNN4", "BatchNorm", "FeatureBackbone", "FineTuned", "ResNet12", "build_backbone"]
 

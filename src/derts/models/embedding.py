@@ -91,11 +91,8 @@ class Embedding:
         """[T, m, support]: products of each task's features, at rows [T, m] of features [n, dim],
         with those of its first `support` images.
         """
-        products = []
-        for some in rows.split(tasks_at_once):
-            chosen = features[some]
-            products.append(chosen @ chosen[:, :support].transpose(1, 2))
-        return torch.cat(products)
+        parts = (features[some] for some in rows.split(tasks_at_once))
+        return torch.cat([part @ part[:, :support].transpose(1, 2) for part in parts])
 
     def captures(self, table: Table) -> bool:
         """Whether to capture updates on these images as CUDA graphs."""

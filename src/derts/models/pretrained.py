@@ -58,11 +58,7 @@ class Pretrained(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.eval()
         with torch.no_grad():
-            found = self(torch.zeros(1, 3, size, size))
-        if found.ndim != 2:
-            shape = list(found.shape)
-            raise DertsError(f"{name} gives features {shape}, not [n, d]: choose another model")
-        self.dim: int = found.shape[1]
+            self.dim: int = self(torch.zeros(1, 3, size, size)).shape[1]
 
     def forward(self, x: Tensor) -> Tensor:
         """Images as `normalised` gives them, [n, 1 or 3, height, width] -> features [n, dim]."""
@@ -71,7 +67,10 @@ class Pretrained(nn.Module):
         if x.shape[-2:] != size:
             x = F.interpolate(x, size, mode="bicubic", antialias=True)
         features: Tensor = self.network(x.contiguous(memory_format=torch.channels_last))
-        return F.normalize(features) if features.ndim == 2 else features
+        if features.ndim != 2:
+            wrong = f"{self.name} gives features {list(features.shape)}, not [n, d]"
+            raise DertsError(f"{wrong}: choose another model")
+        return F.normalize(features)
 
     def train(self, mode: bool = True) -> Pretrained:
         super().train(mode)
@@ -208,20 +207,14 @@ def _timm(name: str, weights: str | Weights) -> Pretrained:
 def _fill(network: nn.Module, name: str, weights: str | Weights, *heads: str) -> None:
     """Load weights that must be those of the network; classifiers among them are left out."""
     found = read_weights(Path(weights)) if isinstance(weights, str) else weights
-    own = network.state_dict()
     left_out = tuple(f"{head}." for head in heads)
     given = {key: value for key, value in found.items() if not key.startswith(left_out)}
-    wrong = [f"has no {key}" for key in own if key not in given and "num_batches" not in key]
-    for key, value in given.items():
-        if key not in own:
-            wrong.append(f"has {key}, which the network has not")
-        elif value.shape != own[key].shape:
-            wrong.append(f"has {key} of shape {list(value.shape)} and not {list(own[key].shape)}")
-    if wrong:
+    try:
+        network.load_state_dict(given)
+    except RuntimeError as error:
         where = weights if isinstance(weights, str) else "the model"
-        more = f", and {len(wrong) - 1} more differences" if len(wrong) > 1 else ""
-        raise DertsError(f"{where} does not fit {name} ({wrong[0]}{more}): give weights of {name}")
-    network.load_state_dict(given, strict=False)
+        wrong = str(error).splitlines()[1].strip()[:200]
+        raise DertsError(f"{where} does not fit {name} ({wrong}): give weights of {name}") from None
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
