@@ -2,10 +2,11 @@
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -16,6 +17,9 @@ from derts.config_file import PRESETS, apply_presets, read_config
 from derts.errors import DertsError
 from derts.report.tables import table_text
 from derts.statistics import over_seeds
+
+if TYPE_CHECKING:
+    from derts.training.driver import Listen
 
 RESUMED = ("data", "updates")  # the settings that may be others when a run is resumed
 
@@ -83,10 +87,12 @@ class TrainOptions(QuietOptions):
         }
         for message in (message for message, wrong in refused.items() if wrong):
             raise DertsError(message)
-        paths = list(own.glob("seed-*/config.toml")) if own else []
-        paths.sort(key=lambda path: (len(path.parent.name), path.parent.name))  # seed-2, seed-10
-        paths = [own / "config.toml", *paths] if own else []
-        config = next((read_config(path) for path in paths if path.is_file()), TrainConfig())
+        config = TrainConfig()
+        if own is not None:
+            from derts.training.seeds import seed_folders
+
+            paths = [folder / "config.toml" for folder in (own, *seed_folders(own))]
+            config = next((read_config(path) for path in paths if path.is_file()), config)
         for layer in known.layers:
             given = isinstance(layer[0], Path)
             config = read_config(layer[0], config) if given else apply_presets(layer, config)
@@ -95,10 +101,8 @@ class TrainOptions(QuietOptions):
 
 def train(options: TrainOptions) -> None:
     from derts.report.read import differing_settings
-    from derts.report.tensorboard import tensorboard_listener
     from derts.training import resume
     from derts.training import train as run
-    from derts.training.driver import Listen
     from derts.training.run_folder import Run
     from derts.training.seeds import begin_seeds, seed_folders, train_seeds
 
@@ -132,6 +136,39 @@ def train(options: TrainOptions) -> None:
         result = run(config, out, overwrite=options.overwrite, quiet=quiet, listen=listen(out))
     if not int(os.environ.get("RANK", "0")):  # one of several processes: the first one tells
         _print_run(out, config, result)
+
+
+def tensorboard_listener(run: Path) -> "Listen":
+    """A function that writes the numbers of a run's events into its folder, as curves."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise DertsError(
+            "--tensorboard needs TensorBoard: pip install 'derts[tensorboard]', or leave it out"
+        ) from None
+    writer = cache(lambda: SummaryWriter(str(run / "tensorboard")))
+
+    def listen(event: dict[str, Any]) -> None:
+        for name, value in scalars(event).items():
+            writer().add_scalar(f"{event['event']}/{name}", value, event["update"])
+        writer().flush()
+
+    return listen
+
+
+def scalars(event: Mapping[str, Any]) -> dict[str, float]:
+    """An event's numbers by name, those of inner tables as outer/inner.
+
+    >>> scalars({"event": "round", "update": 3, "kept": 9, "noise": {"pool": 0.5, "kept": None}})
+    {'kept': 9.0, 'noise/pool': 0.5}
+    """
+    found: dict[str, float] = {}
+    for name, value in event.items():
+        if isinstance(value, dict):
+            found |= {f"{name}/{inner}": number for inner, number in scalars(value).items()}
+        elif isinstance(value, int | float) and name not in ("update", "round"):
+            found[name] = float(value)
+    return found
 
 
 def _print_run(out: Path, config: TrainConfig, result: dict[str, Any]) -> None:
