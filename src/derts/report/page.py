@@ -1,6 +1,5 @@
 """One self-contained HTML page about some runs: no network, opens from disk."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -92,7 +91,7 @@ def make_report(
         _pools(views, figures),
         _again(groups),
     ]
-    return ReportPage(_page("\n".join(filter(None, sections)), views, atlas), figures)
+    return ReportPage(_page("\n".join(filter(None, sections)), atlas), figures)
 
 
 def _heading(groups: Sequence[RunGroup]) -> str:
@@ -208,31 +207,16 @@ def _again(groups: Sequence[RunGroup]) -> str:
 
 
 def _table(rows: Rows) -> str:
-    """A table that sorts: the first row is its heading."""
-
-    def value(row: int, column: int) -> str:
-        number = rows[row + 1][column].split(" ± ")[0].rstrip("%").replace(",", "")
-        try:
-            return f' data-value="{float(number)}"'
-        except ValueError:
-            return ""
-
-    table = html_table(rows, value, '<button type="button">{}</button>')
-    return f'<div class="scroll">{table}</div>'
+    return f'<div class="scroll">{html_table(rows)}</div>'
 
 
-def _page(body: str, views: Sequence[PoolView], atlas: Atlas) -> str:
-    # first: it adds the tasks' pictures to the atlas
-    data = [view.script_data() for view in views]
+def _page(body: str, atlas: Atlas) -> str:
     script = (files("derts.report") / "page.js").read_text(encoding="utf-8")
     sheet = f".atlas {{ background-image: url({atlas.data_address()}); }}\n" if atlas.tiles else ""
-    # a class may be called </script>: no text in here may end the element
-    tasks = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     return html_page(
         "derts report",
         f"{body}\n<footer>Written by derts {__version__}.</footer>"
-        '<div id="tip" role="status" hidden></div>'
-        f'<script type="application/json" id="tasks">{tasks}</script><script>{script}</script>',
+        f'<div id="tip" role="status" hidden></div><script>{script}</script>',
         sheet,
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<link rel="icon" href="data:,">',

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any
 
 import torch
 from PIL import Image
@@ -99,13 +98,12 @@ def tasks_of_round(
 
 @dataclass
 class PoolView:
-    """One group's newest kept round: its HTML, and the data that the page's script reads."""
+    """One group's newest kept round as HTML."""
 
     group: RunGroup
     record: RoundRecord
     tasks: tuple[Table, TaskPool] | str
     atlas: Atlas
-    number: int
 
     def __post_init__(self) -> None:
         weights, dropped = self.record.weight.tolist(), self.record.dropped.tolist()
@@ -132,19 +130,15 @@ class PoolView:
         gamma = f", γ {weight:.2f}" if weight and not self.record.random else ""
         return f"loss {loss:.{digits}f}{gamma}"
 
-    def script_data(self) -> list[dict[str, Any]]:
-        """What the page shows of each task on the map."""
-        wrong = [f", wrong labels {100 * share:.0f}%" for share in self.record.mislabelled.tolist()]
-        told = wrong if self.record.mislabelled.any() else [""] * len(wrong)
-        return [
-            {
-                "number": task,
-                "state": self.states[task],
-                "text": self._told(task, 3) + told[task],
-                "cards": "".join(f"<span>{''.join(one)}</span>" for one in self.pictures(task)),
-            }
-            for task in range(self.shown)
-        ]
+    def _tip(self, task: int) -> str:
+        """What the page shows of a task while its circle is pointed at."""
+        wrong = self.record.mislabelled
+        told = f", wrong labels {100 * float(wrong[task]):.0f}%" if wrong.any() else ""
+        cards = "".join(f"<span>{''.join(one)}</span>" for one in self.pictures(task))
+        return (
+            f"<div><strong>task {task}: {self.states[task]}</strong>"
+            f'<div>{self._told(task, 3)}{told}</div><div class="cards">{cards}</div></div>'
+        )
 
     def map(self) -> str:
         """The figure: a circle per task, γ as its size."""
@@ -154,9 +148,9 @@ class PoolView:
             radius = 4 + 2.6 * min(float(record.weight[task]), 6.0) ** 0.5
             circles.append(
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" '
-                f'fill="{STATES[self.states[task]][0]}" data-map="{self.number}" '
-                f'data-task="{task}"/>'
+                f'fill="{STATES[self.states[task]][0]}"/>'
             )
+        tips = "".join(map(self._tip, range(self.shown)))
         key = "".join(
             f'<span><i style="background:{color}"></i>{state}'
             f"{', larger with γ' if state == 'selected' else ''}</span>"
@@ -171,7 +165,8 @@ class PoolView:
             f'<figure class="map"><figcaption>{escape(caption)}</figcaption>'
             f'<div class="key">{key}</div>'
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="map of the pool">'
-            f"{''.join(circles)}</svg></figure>"
+            f"{''.join(circles)}</svg>"
+            f'<div class="tips" hidden>{tips}</div></figure>'
         )
 
     def grids(self) -> str:
@@ -200,7 +195,7 @@ def pool_views(groups: Sequence[RunGroup], atlas: Atlas, data: str | None) -> li
         for run in group.runs:
             if (record := run.newest_round) is not None:
                 tasks = tasks_of_round(run.config, record, opened, data or run.run.found_data())
-                views.append(PoolView(group, record, tasks, atlas, len(views)))
+                views.append(PoolView(group, record, tasks, atlas))
                 break
     return views
 

@@ -42,16 +42,14 @@ def markdown_table(rows: Rows, left: int = 1) -> str:
     return "\n".join(lines)
 
 
-def html_table(
-    rows: Rows, attributes: Callable[[int, int], str] = lambda row, column: "", heading: str = "{}"
-) -> str:
+def html_table(rows: Rows, attributes: Callable[[int, int], str] = lambda row, at: "") -> str:
     """A table of HTML, every text escaped; `attributes` of the cell at (row, column) of the body.
 
     >>> print(html_table([("name",), ("a",)]))
     <table><thead><tr><th>name</th></tr></thead>
     <tbody><tr><td>a</td></tr></tbody></table>
     """
-    head = "".join(f"<th>{heading.format(html.escape(text))}</th>" for text in rows[0])
+    head = "".join(f"<th>{html.escape(text)}</th>" for text in rows[0])
     lines = []
     for number, row in enumerate(rows[1:]):
         cells = (
