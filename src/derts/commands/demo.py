@@ -4,7 +4,7 @@ import itertools
 import json
 import shlex
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -52,7 +52,6 @@ class DemoOptions(QuietOptions):
 
 
 def demo(options: DemoOptions) -> None:
-    options.out.mkdir(parents=True, exist_ok=True)
     if options.wrong_labels:
         _wrong_labels(options)
         return
@@ -69,22 +68,18 @@ def demo(options: DemoOptions) -> None:
     if options.updates is not None:
         values["updates"] = options.updates
     base = with_values(apply_presets(["demo"]), values, "the demo")
-    total, tables, results, runs = 2 * options.seeds * base.updates, open_data(DATA), [], []
-    shown = options.progress("demo", total, "updates")
-    with shown as advance, TemporaryDirectory() as warm_ups:
+    tables, results = open_data(DATA), {}
+    with TemporaryDirectory() as warm_ups:
         for seed, name in itertools.product(range(options.seeds), ("random", "derts")):
-
-            def named(count: int = 1, note: str | None = None, name: str = name) -> None:
-                advance(count, f"{name}: {note}" if note else None)
-
-            config = replace(with_values(base, {"strategy": {"name": name}}, "the demo"), seed=seed)
+            settings = {"strategy": {"name": name}, "seed": seed}
+            config = with_values(base, settings, "the demo").resolved()
             folder, warm_up = options.out / f"{name}-seed{seed}", Path(warm_ups, str(seed))
             Run.check_free(folder, overwrite=True)
             shutil.rmtree(folder, ignore_errors=True)
-            result = train_in(folder, config.resolved(), tables, warmup=warm_up, advance=named)
-            results.append({**(result or {}), "variant": name})
-            runs.append(folder)
-    write_json(options.out / "results.json", {"runs": results})
+            with options.progress(folder.name, config.updates, "updates") as advance:
+                result = train_in(folder, config, tables, warmup=warm_up, advance=advance)
+            results[folder] = {**(result or {}), "variant": name}
+    write_json(options.out / "results.json", {"runs": list(results.values())})
     warmup = min(base.strategy.warmup, base.updates)
     about = (
         f"ProtoNet on glyphs, {base.updates} updates ({warmup} of them shared warm-up); "
@@ -92,11 +87,11 @@ def demo(options: DemoOptions) -> None:
         f"Accuracy in % on {base.evaluation.tasks} clean tasks of new characters, "
         f"mean ± 95% interval over {options.seeds} seed{'s' if options.seeds > 1 else ''}:\n"
     )
-    table = comparison_table(finished_results(group_runs(read_runs(runs))))
+    table = comparison_table(finished_results(group_runs(read_runs([*results]))))
     report = f"{about}\n{table_text(table)}\n"
     write_atomically(options.out / "report.txt", report.encode())
     print(report)
-    page = make_report(runs).save(options.out / "report.html")
+    page = make_report([*results]).save(options.out / "report.html")
     print(f"results  {options.out / 'results.json'}")
     print(f"report   {page.resolve()}  (open it in a browser)")
 
