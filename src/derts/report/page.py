@@ -24,7 +24,6 @@ from derts.report.tables import Rows, html_page, html_table
 from derts.training.result import parts_of_rounds
 from derts.training.run_folder import CHANGED
 
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 KEPT = (
     "Wrong labels kept: of the labels in the tasks that were trained on, how many are wrong. It is "
     "known only because the noise was added by these runs themselves."
@@ -218,6 +217,4 @@ def _page(body: str, atlas: Atlas) -> str:
         f"{body}\n<footer>Written by derts {__version__}.</footer>"
         f'<div id="tip" role="status" hidden></div><script>{script}</script>',
         sheet,
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        '<link rel="icon" href="data:,">',
     )

@@ -10,7 +10,9 @@ import torch
 
 from derts.labels.judging import JudgedItems
 from derts.report.pictures import jpeg_text, to_picture
+from derts.report.tables import html_page
 
+PARTS = ("review.css", "review.html")
 SUSPECT_SIDE, TYPICAL_SIDE = 112, 64  # pixels, at most
 TYPICAL = 6  # images of a class beside a suspect
 FEWEST_SHOWN = 20  # even where hardly a label looks wrong
@@ -51,8 +53,8 @@ def review_page(judged: JudgedItems, images: Sequence[int]) -> str:
     content |= {"typical": typical, "pictures": has_pictures}
     # no name can end the script that holds the data
     text = json.dumps(content, ensure_ascii=False).replace("<", "\\u003c")
-    template = files("derts.report").joinpath("review.html").read_text(encoding="utf-8")
-    return template.replace("/*DATA*/", text, 1)
+    style, body = ((files("derts.report") / name).read_text(encoding="utf-8") for name in PARTS)
+    return html_page("derts review", body.replace("/*DATA*/", text, 1), style)
 
 
 def _thumbnail(pixels: torch.Tensor, side: int) -> str:

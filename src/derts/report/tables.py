@@ -6,6 +6,7 @@ from importlib.resources import files
 
 from derts.errors import printable
 
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 Rows = Sequence[Sequence[str]]
 """The first row is the heading."""
 
@@ -60,11 +61,12 @@ def html_table(rows: Rows, attributes: Callable[[int, int], str] = lambda row, a
     return f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
 
 
-def html_page(title: str, body: str, style: str = "", head: str = "") -> str:
-    """A page that needs no other file; the title is escaped here."""
+def html_page(title: str, body: str, style: str = "") -> str:
+    """A page that needs, and may load, no other file; the title is escaped here."""
     sheet = (files("derts.report") / "page.css").read_text(encoding="utf-8")
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{head}'
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(title)}</title>"
         f"<style>{sheet}{style}</style></head>\n<body>\n{body}</body></html>\n"
