@@ -134,7 +134,7 @@ def test_options_win_over_config_files_and_those_over_presets(
         (["train", "--seeds"], "--seeds names none"),
         (["train", "--seeds", "1", "2", "1"], "--seeds names 1 twice"),
         (["train", "--seeds", "1", "--seed=0"], "leave one out"),
-        (["train", "--seeds", "1", "--resume", "nowhere"], "leave out --seeds"),
+        (["train", "--seeds", "1", "--resume", "nowhere"], "leave one out"),
         (["train", "--seeds", "-1"], "--seed is -1"),
         (["train", "--seeds", "0", "--tasks.query", "400"], "lower --tasks.shot"),
         (["predict", "run"], "Missing: --support PATH, --query PATH (derts predict --help)"),

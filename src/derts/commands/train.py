@@ -67,26 +67,21 @@ class TrainOptions(QuietOptions):
         """What presets and a config file say: the defaults of all other options."""
         early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
         layers: dict[str, Any] = {"dest": "layers", "action": "append", "default": []}
-        early.add_argument("--preset", nargs="*", **layers)
+        early.add_argument("--preset", nargs="+", **layers)
         early.add_argument("--config", nargs=1, type=Path, **layers)
         early.add_argument("--resume", type=Path)
-        early.add_argument("--seed", nargs="*")
-        early.add_argument("--seeds", nargs="*")
+        early.add_argument("--seed", nargs="+")
+        early.add_argument("--seeds", nargs="+")
         words = [word for word in arguments if word not in ("-h", "--help")]
         try:
             known, _ = early.parse_known_args(words)
         except argparse.ArgumentError as error:
-            raise DertsError(f"{error.argument_name} names none: give a path after it") from None
-        seeds, own = known.seeds, known.resume
-        refused = {
-            f"--preset names none: choose from {', '.join(PRESETS)}": [] in known.layers,
-            "--seeds names none: give one or more, as --seeds 0 1 2": seeds == [],
-            "--seed and --seeds do not go together: leave one out": seeds
-            and known.seed is not None,
-            "--resume goes on by the run's own settings: leave out --seeds": seeds and own,
-        }
-        for message in (message for message, wrong in refused.items() if wrong):
-            raise DertsError(message)
+            name = error.argument_name
+            one = f"one of {', '.join(PRESETS)}" if name == "--preset" else "a path or numbers"
+            raise DertsError(f"{name} names none: give {one} after it") from None
+        own = known.resume
+        if known.seeds and (known.seed or own):
+            raise DertsError("--seeds goes with neither --seed nor --resume: leave one out")
         config = TrainConfig()
         if own is not None:
             from derts.training.seeds import seed_folders
@@ -121,11 +116,9 @@ def train(options: TrainOptions) -> None:
         if refused:
             option = refused[0].replace("_", "-")
             raise DertsError(f"--resume goes on by the run's own settings: leave out --{option}")
-        changes = {
-            "data_changed": options.data_changed,
-            "data": config.data if config.data != own.data else None,
-            "updates": config.updates if config.updates != own.updates else None,
-        }
+        values = {name: getattr(config, name) for name in RESUMED}
+        changes = {name: value for name, value in values.items() if value != getattr(own, name)}
+        changes["data_changed"] = options.data_changed
     if seeds or folders:
         folders = folders or begin_seeds(config, seeds, out, options.overwrite)
         _print_seeds(out, folders, train_seeds(folders, quiet=quiet, listen=listen, **changes))
