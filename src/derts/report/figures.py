@@ -26,6 +26,7 @@ PHASE_COLORS = {
 PRINT_DPI = 300
 Colors = Sequence[tuple[RunGroup, str]]
 LEGEND_LETTERS, BAR_LETTERS = 64, 24  # in a line
+LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 8, "loc": "outside lower center"}
 SMALL = (5.2, 3.3)  # inches
 CURVES = (
     ("validation", "accuracy", "Accuracy on validation tasks", "validation-accuracy"),
@@ -55,17 +56,13 @@ class FigureSheet:
         caption, figure = self.figures[name]
         # a fixed salt and no date: the same report twice is the same file
         settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": name}
+        about = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         with mpl.rc_context(settings):
-            text = _rendered(figure, "svg", transparent=True, metadata={"Date": None}).decode()
-        text = text[text.index("<svg") :]
-        text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
-        text = text.replace("#000000", "currentColor")
-        text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
+            text = _rendered(figure, "svg", transparent=True, metadata=about).decode()
         # identifiers must differ between the figures of one page
         text = re.sub(r'id="|href="#|url\(#', lambda found: f"{found[0]}{name}-", text)
-        head, rest = text.split(">", 1)
-        head = re.sub(r' (width|height)="[^"]*"', "", head)
-        return f'{head} role="img" aria-label="{html.escape(caption)}">{rest}'
+        text = text[text.index("<svg") + 4 :].replace("#000000", "currentColor")
+        return f'<svg role="img" aria-label="{html.escape(caption)}"{text}'
 
     def save(self, folder: Path) -> list[Path]:
         """Every figure as a PNG at 300 dots per inch."""
@@ -159,11 +156,7 @@ def _finish(axes: Any, across: str, up: str) -> None:
     columns = 2 if max(map(len, lines), default=0) <= LEGEND_LETTERS // 2 else 1
     width, height = axes.figure.get_size_inches()
     axes.figure.set_size_inches(width, height + 0.17 * math.ceil(len(lines) / columns))
-    _legend(axes, columns)
-
-
-def _legend(axes: Any, columns: int) -> None:
-    axes.figure.legend(frameon=False, fontsize=8, ncols=columns, loc="outside lower center")
+    axes.figure.legend(ncols=columns, **LEGEND)
 
 
 def _draw_curves(axes: Any, colors: Colors, event: str, key: str, against: str) -> None:
@@ -196,7 +189,7 @@ def _draw_phases(axes: Any, groups: Sequence[RunGroup]) -> None:
     axes.set_yticks(rows, [_label(group, BAR_LETTERS) for group in groups], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("ms per update, evaluation apart")
-    _legend(axes, 3)
+    axes.figure.legend(ncols=3, **LEGEND)
 
 
 def _draw_noise(axes: Any, colors: Colors) -> None:

@@ -90,7 +90,12 @@ def make_report(
         _pools(views, figures),
         _again(groups),
     ]
-    return ReportPage(_page("\n".join(filter(None, sections)), atlas), figures)
+    body = "\n".join(filter(None, sections))
+    script = (files("derts.report") / "page.js").read_text(encoding="utf-8")
+    end = f'<div id="tip" role="status" hidden></div><script>{script}</script>'
+    footer = f"<footer>Written by derts {__version__}.</footer>"
+    sheet = f".atlas {{ background-image: url({atlas.data_address()}); }}\n" if atlas.tiles else ""
+    return ReportPage(html_page("derts report", f"{body}\n{footer}{end}", sheet), figures)
 
 
 def _heading(groups: Sequence[RunGroup]) -> str:
@@ -207,14 +212,3 @@ def _again(groups: Sequence[RunGroup]) -> str:
 
 def _table(rows: Rows) -> str:
     return f'<div class="scroll">{html_table(rows)}</div>'
-
-
-def _page(body: str, atlas: Atlas) -> str:
-    script = (files("derts.report") / "page.js").read_text(encoding="utf-8")
-    sheet = f".atlas {{ background-image: url({atlas.data_address()}); }}\n" if atlas.tiles else ""
-    return html_page(
-        "derts report",
-        f"{body}\n<footer>Written by derts {__version__}.</footer>"
-        f'<div id="tip" role="status" hidden></div><script>{script}</script>',
-        sheet,
-    )

@@ -144,7 +144,12 @@ class PoolView:
         """The figure: a circle per task, γ as its size."""
         record, whole = self.record, len(self.states)
         circles = []
-        for task, (x, y) in enumerate(_scaled(record.place[: self.shown]).tolist()):
+        # a few far outliers are drawn at the edge
+        places = record.place[: self.shown]
+        low, high = places.quantile(0.01, 0), places.quantile(0.99, 0)
+        unit = ((places - low) / (high - low).clamp(min=1e-9)).clamp(-0.02, 1.02)
+        places = MARGIN + unit * torch.tensor([WIDTH - 2.0 * MARGIN, HEIGHT - 2.0 * MARGIN])
+        for task, (x, y) in enumerate(places.tolist()):
             radius = 4 + 2.6 * min(float(record.weight[task]), 6.0) ** 0.5
             circles.append(
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" '
@@ -198,11 +203,3 @@ def pool_views(groups: Sequence[RunGroup], atlas: Atlas, data: str | None) -> li
                 views.append(PoolView(group, record, tasks, atlas))
                 break
     return views
-
-
-def _scaled(places: torch.Tensor) -> torch.Tensor:
-    """[n, 2] into the drawing; a few far outliers are drawn at its edge."""
-    low, high = places.quantile(0.01, 0), places.quantile(0.99, 0)
-    unit = ((places - low) / (high - low).clamp(min=1e-9)).clamp(-0.02, 1.02)
-    size = torch.tensor([WIDTH - 2.0 * MARGIN, HEIGHT - 2.0 * MARGIN])
-    return MARGIN + unit * size
