@@ -234,5 +234,5 @@ def test_a_strategy_whose_warm_up_is_all_of_the_run_is_said_to_have_done_nothing
 ) -> None:
     words = [*TINY, "--strategy.name", "us", "--strategy.warmup", str(warmup), "--out", "run"]
     assert run(["train", *words]) == 0
-    shown = f"us, which never began: --strategy.warmup is {warmup}"
+    shown = f"It never began: the warm-up of {warmup} updates is all of the run."
     assert (shown in capsys.readouterr().out) == (not began)

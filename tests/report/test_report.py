@@ -22,10 +22,17 @@ from derts.data import glyphs
 from derts.errors import DertsError
 from derts.report import pictures
 from derts.report.figures import PHASE_COLORS
-from derts.report.page import make_report, what_it_did
+from derts.report.page import make_report
 from derts.report.pool_map import tasks_of_round
-from derts.report.read import comparison_table, finished_results, group_runs, read_runs
+from derts.report.read import (
+    comparison_table,
+    finished_results,
+    group_runs,
+    read_runs,
+    what_it_did,
+)
 from derts.training import train
+from derts.training.result import parts_of_rounds
 from derts.training.run_folder import Event, Run
 from tests.tiny import tiny
 
@@ -288,7 +295,9 @@ def test_the_page_tells_which_parts_of_the_method_acted(demo_folder: Path, tmp_p
     with (odd / "events.jsonl").open("a") as log:
         log.write(json.dumps({"event": "note", "text": "votes cannot work: <few images>"}) + "\n")
     page = make_report([odd]).page
-    told = " ".join(what_it_did(group_runs(read_runs([odd]))[0]))
+    (history,) = read_runs([odd])
+    rounds = history.named("round")
+    told = what_it_did(history.config, len(rounds), parts_of_rounds(rounds))
     assert "25.0% of the tasks looked noisy and were dropped. Classes were balanced. " in told
     assert told.endswith("Tasks were drawn at random, because selecting does not pay here.")
     assert "<li>votes cannot work: &lt;few images&gt;</li>" in page

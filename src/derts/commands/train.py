@@ -165,31 +165,21 @@ def scalars(event: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _print_run(out: Path, config: TrainConfig, result: dict[str, Any]) -> None:
+    from derts.report.read import what_it_did
+
     tasks, of = config.tasks, result["weights_of_update"]
     training = training_seconds(result["seconds"])
     each = 1000 * training / max(result["updates"], 1)
+    told = what_it_did(config, result["rounds"], result["parts"])
     rotated = ", every class rotated too" if tasks.rotated else ""
     reached = f"{result['accuracy']:.2f}% ± {result['interval']:.2f} on "
     reached += f"{len(result['accuracies'])} {result['split']} tasks"
     reached += f", weights of update {of}" if of != result["updates"] else ""
-    strategy, warmup = str(config.strategy.name), config.resolved().strategy.warmup
-    if strategy != "random" and warmup >= config.updates:
-        strategy += f", which never began: --strategy.warmup is {warmup}"
-    elif random := result["updates_at_random"]:
-        of_updates = f"{random} of {round(random / result['random_share'])} updates"
-        strategy += f", {of_updates} on random tasks: nothing to gain by a choice"
-    shares = [
-        f"{kind if name == 'select' else name} {100 * share:.0f}%"
-        for name, values in result["parts"].items()
-        for kind, share in values.items()
-        if share and (name == "select" or kind == "rounds")
-    ]
-    parts = f"{', '.join(shares)} of {result['rounds']} rounds"
     print_rows(
         ("learner", f"{config.learner.name}, {config.model.backbone}-{config.model.width}"),
         ("tasks", f"{tasks.way} way, {tasks.shot} shot, from {config.data}{rotated}"),
-        ("strategy", strategy),
-        *([("parts", parts)] if shares else []),
+        ("strategy", config.strategy.name),
+        *([("did", told)] if told else []),
         *[("note", text) for text in result["notes"]],
         ("updates", f"{result['updates']} in {training:.1f} s ({each:.1f} ms each)"),
         ("selection", f"{100 * share_of_selection(result['seconds']):.1f}% of that time"),

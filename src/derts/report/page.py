@@ -19,6 +19,7 @@ from derts.report.read import (
     group_runs,
     read_runs,
     settings_table,
+    what_it_did,
 )
 from derts.report.tables import Rows, html_page, html_table
 from derts.training.result import parts_of_rounds
@@ -44,12 +45,6 @@ MAP = (
     "training: how many tasks of the pool it stands for, divided by the mean."
 )
 GRIDS = "A row is a task, one support image per class as labelled; a red frame marks a wrong label."
-CHOSEN = {
-    "facility-location": "Tasks were selected by facility location",
-    "random": "Tasks were drawn at random, because selecting does not pay here",
-    "uniform": "Tasks were drawn at random from the pool",
-    "balanced": "",  # told by the part balance
-}
 
 
 @dataclass(frozen=True)
@@ -104,8 +99,11 @@ def _heading(groups: Sequence[RunGroup]) -> str:
     tasks = f"{config.tasks.way}-way {config.tasks.shot}-shot"
     about = f"{config.learner.name} on {Path(config.data).name}, {tasks}; {len(runs)} run"
     about += "s" if len(runs) > 1 else ""
-    told = [(group.name, " ".join(what_it_did(group))) for group in groups]
-    did = "".join(f"<p><b>{escape(name)}</b>: {escape(text)}</p>" for name, text in told if text)
+    did = ""
+    for group in groups:
+        rounds = [event for run in group.runs for event in run.named("round")]
+        if told := what_it_did(group.config, len(rounds), parts_of_rounds(rounds)):
+            did += f"<p><b>{escape(group.name)}</b>: {escape(told)}</p>"
     notes = dict.fromkeys(
         note if len(groups) == 1 else f"{group.name}: {note}"
         for group, run in runs
@@ -115,34 +113,6 @@ def _heading(groups: Sequence[RunGroup]) -> str:
     did += f"<p>Notes of the runs:</p><ul>{items}</ul>" if notes else ""
     did = f"<h2>What derts did</h2>{did}" if did else ""
     return f"<h1>derts report</h1><p>{escape(about)}</p>{did}"
-
-
-def what_it_did(group: RunGroup) -> list[str]:
-    """A few plain sentences about a group."""
-    strategy, updates = group.config.strategy, group.config.updates
-    if strategy.name == "random":
-        return ["Every task was drawn at random."]
-    if strategy.warmup >= updates:
-        return [f"It never began: the warm-up of {strategy.warmup} updates is all of the run."]
-    rounds = [event for run in group.runs for event in run.named("round")]
-    parts = parts_of_rounds(rounds)
-    if not parts:
-        return []
-    pools = f"{len(rounds)} pool{'' if len(rounds) == 1 else 's'}"
-    told = [f"It looked at {pools} of {strategy.pool} tasks."]
-    if (share := parts.get("votes", {}).get("relabelled")) is not None:
-        did = f"relabelled {100 * share:.1f}% of the labels" if share else "changed no label"
-        told.append(f"The majority vote {did}.")
-    if (share := parts.get("drop", {}).get("dropped")) is not None:
-        some = f"{100 * share:.1f}% of the tasks looked noisy and were dropped."
-        told.append(some if share else "No task was dropped.")
-    chosen = {"Classes were balanced": parts.get("balance", {}).get("rounds", 0.0)}
-    for name, share in parts.get("select", {}).items():
-        chosen[CHOSEN.get(name, f"Tasks were selected by {name}")] = share
-    for sentence, share in chosen.items():
-        when = "" if share == 1 else f" in {100 * share:.0f}% of the rounds"
-        told += [f"{sentence}{when}."] if sentence and share else []
-    return told
 
 
 def _summary(groups: Sequence[RunGroup]) -> str:

@@ -19,6 +19,12 @@ from derts.training.result import Result, summarise
 from derts.training.run_folder import Event, Run
 
 KEPT_COLUMN = "wrong labels kept"
+CHOSEN = {
+    "facility-location": "Tasks were selected by facility location",
+    "random": "Tasks were drawn at random, because selecting does not pay here",
+    "uniform": "Tasks were drawn at random from the pool",
+    "balanced": "",  # told by the part balance
+}
 
 
 class RunHistory:
@@ -211,3 +217,28 @@ def comparison_table(results: Mapping[str, Sequence[Result]]) -> Sequence[tuple[
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
+
+
+def what_it_did(config: TrainConfig, rounds: int, parts: Mapping[str, Mapping[str, float]]) -> str:
+    """A few plain sentences about runs: of how many rounds, and `parts_of_rounds`."""
+    if config.strategy.name == "random":
+        return "Every task was drawn at random."
+    if (warmup := config.resolved().strategy.warmup) >= config.updates:
+        return f"It never began: the warm-up of {warmup} updates is all of the run."
+    if not parts:
+        return ""
+    pools = f"{rounds} pool{'' if rounds == 1 else 's'}"
+    told = [f"It looked at {pools} of {config.strategy.pool} tasks."]
+    if (share := parts.get("votes", {}).get("relabelled")) is not None:
+        did = f"relabelled {100 * share:.1f}% of the labels" if share else "changed no label"
+        told.append(f"The majority vote {did}.")
+    if (share := parts.get("drop", {}).get("dropped")) is not None:
+        some = f"{100 * share:.1f}% of the tasks looked noisy and were dropped."
+        told.append(some if share else "No task was dropped.")
+    chosen = {"Classes were balanced": parts.get("balance", {}).get("rounds", 0.0)}
+    for name, share in parts.get("select", {}).items():
+        chosen[CHOSEN.get(name, f"Tasks were selected by {name}")] = share
+    for sentence, share in chosen.items():
+        when = "" if share == 1 else f" in {100 * share:.0f}% of the rounds"
+        told += [f"{sentence}{when}."] if sentence and share else []
+    return " ".join(told)
