@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_type_hints
 
 from derts import __version__
-from derts.errors import DISK_FULL, DertsError, InterruptedRunError, printable
+from derts.errors import DISK_FULL, DertsError, InterruptedRunError, say
 from derts.hardware import keep_freed_memory, wait_without_spinning
 
 COMMANDS = {  # by name, the last word its function: where it is, and what it does
@@ -136,7 +136,7 @@ def overview(names: Sequence[str] | None = None) -> str:
 
 
 def _fail(message: str, code: int = 2) -> int:
-    print(f"derts: {printable(' '.join(message.split()))}", file=sys.stderr)
+    say(message)
     return code
 
 

@@ -2,10 +2,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from derts.clock import training_seconds
@@ -170,10 +171,8 @@ def flat_values(config: TrainConfig) -> dict[str, Any]:
     """
     flat: dict[str, Any] = {}
     for name, value in as_values(config).items():
-        if isinstance(value, dict):
-            flat |= {f"{name}.{key}": item for key, item in value.items()}
-        else:
-            flat[name] = value
+        table = isinstance(value, dict)
+        flat |= {f"{name}.{key}": item for key, item in value.items()} if table else {name: value}
     return flat
 
 
@@ -202,21 +201,16 @@ def comparison_table(results: Mapping[str, Sequence[Result]]) -> Sequence[tuple[
         gain = paired_by_seed(ours, theirs)
         seeds = " against ".join(", ".join(map(str, sorted(one))) for one in (ours, theirs))
         difference = gain.shown("+") if gain else f"no seed in common: {seeds}"
-        kept = _mean(one["noise"]["kept"] for one in results[name])
-        seconds = _mean(one["seconds_per_update"] or 0.0 for one in results[name]) or 0.0
-        share = _mean(one["selection_share"] for one in results[name]) or 0.0
-        wrong = "" if kept is None else f"{100 * kept:.1f}%"
+        kept = [known for one in results[name] if (known := one["noise"]["kept"]) is not None]
+        seconds = fmean(one["seconds_per_update"] or 0.0 for one in results[name])
+        share = fmean(one["selection_share"] or 0.0 for one in results[name])
+        wrong = f"{100 * fmean(kept):.1f}%" if kept else ""
         numbers = wrong, f"{1000 * seconds:.0f}", f"{100 * share:.1f}%"
         reached = str(over_seeds(list(ours.values())))
         rows.append((name, reached, "" if name == first else difference, *numbers))
     if any(row[3] for row in rows[1:]):
         return rows
     return [(*row[:3], *row[4:]) for row in rows]
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def what_it_did(config: TrainConfig, rounds: int, parts: Mapping[str, Mapping[str, float]]) -> str:
