@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -26,8 +26,7 @@ def parse(kind: type[Options], arguments: Sequence[str], command: str) -> Option
     Where it has a method `defaults`, that gives the options' defaults from the arguments.
     """
     said = io.StringIO()
-    defaults: Callable[[Sequence[str]], Options] | None = getattr(kind, "defaults", None)
-    default = defaults(arguments) if defaults else None
+    default = getattr(kind, "defaults", lambda words: None)(arguments)
     if os.environ.get("NO_COLOR"):
         os.environ["TERM"] = "dumb"  # all that tyro looks at
     if not {"-h", "--help"}.isdisjoint(arguments):
