@@ -21,7 +21,7 @@ from derts.config import TrainConfig
 from derts.data import glyphs
 from derts.errors import DertsError
 from derts.report import pictures
-from derts.report.figures import PHASE_COLORS
+from derts.report.figures import PHASE_COLORS, as_svg
 from derts.report.page import make_report
 from derts.report.pool_map import tasks_of_round
 from derts.report.read import (
@@ -217,16 +217,16 @@ def test_what_says_nothing_is_left_out(demo_folder: Path, tmp_path: Path) -> Non
         demo_folder / "random-seed0", tmp_path / "r", ('noise = "tasks:0.6"', 'noise = "none"')
     )
     made = make_report([plain])
-    assert "time" not in made.figures.figures  # one bar of one colour
+    assert "time" not in made.figures  # one bar of one colour
     assert "wrong labels kept" not in made.page
-    assert "time" in make_report([demo_folder / "derts-seed0"]).figures.figures
+    assert "time" in make_report([demo_folder / "derts-seed0"]).figures
 
 
 def test_time_that_judging_labels_takes_has_its_bar(demo_folder: Path, tmp_path: Path) -> None:
     odd = copy_of(demo_folder / "derts-seed0", tmp_path / "odd")
     judged = {"update": 0.2, "labels": 1.0}
     change_events(odd, lambda one: one | {"seconds": judged} if "seconds" in one else one)
-    assert ">labels</text>" in make_report([odd]).figures.svg("time")
+    assert ">labels</text>" in as_svg("time", make_report([odd]).figures["time"])
 
 
 def test_the_same_runs_give_the_same_page(demo_folder: Path) -> None:
@@ -319,7 +319,7 @@ def test_long_names_leave_room_for_the_figures(demo_folder: Path, tmp_path: Path
     made = make_report([demo_folder / "random-seed0", twin])  # a warning would be an error
     assert "meta_batch=" in made.page
     whole = {group.name for group in group_runs(read_runs([demo_folder / "random-seed0", twin]))}
-    for name, (_, figure) in made.figures.figures.items():
+    for name, figure in made.figures.items():
         if not name.startswith("map"):
             assert figure.axes[0].get_position().width > 0.4, name
         if name != "time":

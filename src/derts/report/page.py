@@ -1,15 +1,16 @@
 """One self-contained HTML page about some runs: no network, opens from disk."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from derts import __version__
 from derts.config_file import to_toml
 from derts.files import write_atomically
-from derts.report.figures import FigureSheet, draw_figures
+from derts.report.figures import as_svg, draw_figures
 from derts.report.pool_map import RANDOM, Atlas, PoolView, pool_views
 from derts.report.read import (
     KEPT_COLUMN,
@@ -49,10 +50,10 @@ GRIDS = "A row is a task, one support image per class as labelled; a red frame m
 
 @dataclass(frozen=True)
 class ReportPage:
-    """A page, and the figures on it."""
+    """A page, and the figures on it by name."""
 
     page: str
-    figures: FigureSheet
+    figures: dict[str, Any]
 
     def save(self, path: Path | str) -> Path:
         path = Path(path)
@@ -139,17 +140,19 @@ def _summary(groups: Sequence[RunGroup]) -> str:
     return f"{found}<details open><summary>Every run</summary>{_table(rows)}</details>"
 
 
-def _figures(title: str, figures: FigureSheet, prefixes: tuple[str, ...], about: str = "") -> str:
+def _figures(
+    title: str, figures: Mapping[str, Any], prefixes: tuple[str, ...], about: str = ""
+) -> str:
     shown = "".join(
-        f"<figure><figcaption>{escape(caption)}</figcaption>{figures.svg(name)}</figure>"
-        for name, (caption, _) in figures.figures.items()
+        f"<figure><figcaption>{escape(one.get_label())}</figcaption>{as_svg(name, one)}</figure>"
+        for name, one in figures.items()
         if name.startswith(prefixes)
     )
     text = f"<p>{about}</p>" if about else ""
     return f'<h2>{title}</h2>{text}<div class="figures">{shown}</div>' if shown else ""
 
 
-def _pools(views: Sequence[PoolView], figures: FigureSheet) -> str:
+def _pools(views: Sequence[PoolView], figures: Mapping[str, Any]) -> str:
     if not views:
         return ""
     grids = "".join(view.grids() for view in views)
