@@ -211,7 +211,7 @@ def clean(options: CleanOptions) -> None:
         ("relabelled", f"{relabelled:,} of {len(judged):,} {judged.noun}s"),
         ("dropped", f"{len(changes) - relabelled:,}"),
         ("changes", destination / "changes.csv"),
-        *([("note", one_split)] if is_matrix(data) else []),
+        ("note", one_split if is_matrix(data) else None),
     )
 
 

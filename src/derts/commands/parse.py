@@ -91,7 +91,8 @@ def _reason(box: str) -> str:
 
 
 def print_rows(*rows: tuple[str, object]) -> None:
-    """Aligned `name  value` lines on standard output."""
-    width = max(len(name) for name, _ in rows)
-    for name, value in rows:
+    """Aligned `name  value` lines on standard output; what has no value is left out."""
+    told = [(name, value) for name, value in rows if value]
+    width = max(len(name) for name, _ in told)
+    for name, value in told:
         print(f"{name:<{width}}  {printable(value)}")

@@ -116,7 +116,7 @@ def predict(options: PredictOptions) -> None:
     print_rows(
         ("model", used if model.card.get("untrained") else options.model),
         ("labels", options.out),
-        *([] if model.takes_features else [("pictures", sheet)]),
+        ("pictures", None if model.takes_features else sheet),
     )
     if lost:
         first = printable(f"{lost[0][0]} ({lost[0][1]})")

@@ -168,9 +168,8 @@ def _print_run(out: Path, config: TrainConfig, result: dict[str, Any]) -> None:
     from derts.report.read import what_it_did
 
     tasks, of = config.tasks, result["weights_of_update"]
-    training = training_seconds(result["seconds"])
+    training, peak = training_seconds(result["seconds"]), result.get("peak_gib")
     each = 1000 * training / max(result["updates"], 1)
-    told = what_it_did(config, result["rounds"], result["parts"])
     rotated = ", every class rotated too" if tasks.rotated else ""
     reached = f"{result['accuracy']:.2f}% ± {result['interval']:.2f} on "
     reached += f"{len(result['accuracies'])} {result['split']} tasks"
@@ -179,11 +178,11 @@ def _print_run(out: Path, config: TrainConfig, result: dict[str, Any]) -> None:
         ("learner", f"{config.learner.name}, {config.model.backbone}-{config.model.width}"),
         ("tasks", f"{tasks.way} way, {tasks.shot} shot, from {config.data}{rotated}"),
         ("strategy", config.strategy.name),
-        *([("did", told)] if told else []),
+        ("did", what_it_did(config, result["rounds"], result["parts"])),
         *[("note", text) for text in result["notes"]],
         ("updates", f"{result['updates']} in {training:.1f} s ({each:.1f} ms each)"),
         ("selection", f"{100 * share_of_selection(result['seconds']):.1f}% of that time"),
-        *([("memory", f"{peak:.1f} GiB at the peak")] if (peak := result.get("peak_gib")) else []),
+        ("memory", peak and f"{peak:.1f} GiB at the peak"),
         ("accuracy", reached),
         ("run", out),
         ("next", f"derts report {out}"),
