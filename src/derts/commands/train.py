@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -139,29 +139,17 @@ def tensorboard_listener(run: Path) -> "Listen":
         raise DertsError(
             "--tensorboard needs TensorBoard: pip install 'derts[tensorboard]', or leave it out"
         ) from None
+    from derts.report.read import flat
+
     writer = cache(lambda: SummaryWriter(str(run / "tensorboard")))
 
     def listen(event: dict[str, Any]) -> None:
-        for name, value in scalars(event).items():
-            writer().add_scalar(f"{event['event']}/{name}", value, event["update"])
+        for name, value in flat(event, "/").items():
+            if isinstance(value, int | float) and name not in ("update", "round"):
+                writer().add_scalar(f"{event['event']}/{name}", float(value), event["update"])
         writer().flush()
 
     return listen
-
-
-def scalars(event: Mapping[str, Any]) -> dict[str, float]:
-    """An event's numbers by name, those of inner tables as outer/inner.
-
-    >>> scalars({"event": "round", "update": 3, "kept": 9, "noise": {"pool": 0.5, "kept": None}})
-    {'kept': 9.0, 'noise/pool': 0.5}
-    """
-    found: dict[str, float] = {}
-    for name, value in event.items():
-        if isinstance(value, dict):
-            found |= {f"{name}/{inner}": number for inner, number in scalars(value).items()}
-        elif isinstance(value, int | float) and name not in ("update", "round"):
-            found[name] = float(value)
-    return found
 
 
 def _print_run(out: Path, config: TrainConfig, result: dict[str, Any]) -> None:

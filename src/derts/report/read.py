@@ -141,7 +141,7 @@ def group_runs(histories: Sequence[RunHistory]) -> list[RunGroup]:
 
 
 def _group_name(config: TrainConfig, settings: Sequence[str]) -> str:
-    values, parts = flat_values(config), [str(config.strategy.name)]
+    values, parts = flat(as_values(config)), [str(config.strategy.name)]
     last = [name.split(".")[-1] for name in settings]
     for name, short in zip(settings, last, strict=True):
         parts.append(f"{short if last.count(short) == 1 else name}={values.get(name)}")
@@ -150,30 +150,30 @@ def _group_name(config: TrainConfig, settings: Sequence[str]) -> str:
 
 def differing_settings(configs: Sequence[TrainConfig]) -> list[str]:
     """Names of the settings that are not alike in all configs."""
-    all_values = [flat_values(config) for config in configs]
+    all_values = [flat(as_values(config)) for config in configs]
     names = dict.fromkeys(name for values in all_values for name in values)
     return [name for name in names if len({repr(v.get(name)) for v in all_values}) > 1]
 
 
 def settings_table(groups: Sequence[RunGroup]) -> list[tuple[str, ...]]:
     """What tells groups apart, a heading first; nothing where nothing does."""
-    values = [flat_values(group.config) for group in groups]
+    values = [flat(as_values(group.config)) for group in groups]
     names = differing_settings([group.config for group in groups])
     rows = [(name, *(str(value.get(name, "")) for value in values)) for name in names]
     return [("setting", *(group.name for group in groups)), *rows] if rows else []
 
 
-def flat_values(config: TrainConfig) -> dict[str, Any]:
-    """Settings by their dotted name.
+def flat(values: Mapping[str, Any], joint: str = ".", path: str = "") -> dict[str, Any]:
+    """Tables in tables as one, by their joint names.
 
-    >>> flat_values(TrainConfig())["tasks.shot"]
-    5
+    >>> flat({"tasks": {"shot": 5}, "seed": 0})
+    {'tasks.shot': 5, 'seed': 0}
     """
-    flat: dict[str, Any] = {}
-    for name, value in as_values(config).items():
-        table = isinstance(value, dict)
-        flat |= {f"{name}.{key}": item for key, item in value.items()} if table else {name: value}
-    return flat
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        inner = isinstance(value, dict)
+        found |= flat(value, joint, f"{path}{name}{joint}") if inner else {path + name: value}
+    return found
 
 
 def finished_results(groups: Sequence[RunGroup]) -> dict[str, list[Result]]:
