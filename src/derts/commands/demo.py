@@ -1,7 +1,6 @@
 """derts demo"""
 
 import itertools
-import json
 import shlex
 import shutil
 from dataclasses import dataclass
@@ -98,7 +97,6 @@ def demo(options: DemoOptions) -> None:
 
 def _wrong_labels(options: DemoOptions) -> None:
     from derts.cli import dispatch
-    from derts.report.read import comparison_table
 
     folder, quiet = options.out, ["--quiet"] * options.quiet
     wrong, cleaned, judge = (folder / name for name in ("wrong-glyphs", "clean-glyphs", "judge"))
@@ -120,15 +118,10 @@ def _wrong_labels(options: DemoOptions) -> None:
     train(wrong, judge, max(1, updates // 2))  # a longer one overfits the wrong labels
     step("inspect", judge, "--score")
     step("clean", judge, cleaned)
-    results: dict[str, list[Any]] = {}
-    for name, data in {"true": LABELS_DATA, "a fifth wrong": wrong, "cleaned": cleaned}.items():
+    folders = []
+    for name, data in {"true": LABELS_DATA, "a-fifth-wrong": wrong, "cleaned": cleaned}.items():
         for seed in range(options.seeds):
-            out = folder / f"{name.replace(' ', '-')}-seed{seed}"
-            train(data, out, updates, seed)
-            results.setdefault(name, []).append(json.loads((out / "result.json").read_text()))
-    heading, *rows = comparison_table(results)
-    print(
-        f"\nAccuracy in % on test tasks after {updates} updates, by the labels trained on:\n\n"
-        f"{table_text([('labels', *heading[1:]), *rows])}\n\n"
-        f"The judge was trained for {max(1, updates // 2)} updates more."
-    )
+            folders.append(folder / f"{name}-seed{seed}")
+            train(data, folders[-1], updates, seed)
+    step("compare", *folders)
+    print(f"\nThe judge was trained for {max(1, updates // 2)} updates more.")
