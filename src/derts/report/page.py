@@ -90,8 +90,9 @@ def make_report(
     script = (files("derts.report") / "page.js").read_text(encoding="utf-8")
     end = f'<div id="tip" role="status" hidden></div><script>{script}</script>'
     footer = f"<footer>Written by derts {__version__}.</footer>"
-    sheet = f".atlas {{ background-image: url({atlas.data_address()}); }}\n" if atlas.tiles else ""
-    return ReportPage(html_page("derts report", f"{body}\n{footer}{end}", sheet), figures)
+    return ReportPage(
+        html_page("derts report", f"{body}\n{footer}{end}", "".join(atlas.rules)), figures
+    )
 
 
 def _heading(groups: Sequence[RunGroup]) -> str:

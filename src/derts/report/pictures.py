@@ -25,10 +25,10 @@ def to_picture(pixels: torch.Tensor) -> Image.Image:
     return Image.fromarray(values[..., 0] if values.shape[-1] == 1 else values)
 
 
-def jpeg_text(picture: Image.Image, quality: int, optimize: bool = False) -> str:
+def jpeg_text(picture: Image.Image, quality: int) -> str:
     """A picture as a JPEG in base64, as pages hold it."""
     buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=quality, optimize=optimize)
+    picture.save(buffer, "JPEG", quality=quality, optimize=True)
     return base64.b64encode(buffer.getvalue()).decode("ascii")
 
 

@@ -1,8 +1,7 @@
 """The pool as a map, and some of its tasks as rows of pictures: parts of the page."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 
 import torch
@@ -19,7 +18,6 @@ from derts.tasks import TaskPool
 from derts.training.task_drawer import TaskDrawer, training_images
 
 TILE = 40  # pixels of a picture on the page
-COLUMNS = 50
 MOST_PICTURES = 3000
 MAP_TASKS = 300
 WIDTH, HEIGHT, MARGIN = 640, 420, 22
@@ -35,40 +33,31 @@ RANDOM = (
 )
 
 
-@dataclass
 class Atlas:
-    """Different images, each once, side by side on one sheet that the page points into."""
+    """Different images, each once, as rules of the page's style sheet."""
 
-    places: dict[tuple[int, int], int] = field(default_factory=dict)
-    tiles: list[Image.Image] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.rules: list[str] = []
+        self._numbers: dict[tuple[int, int], int] = {}
 
     def show(self, images: Table, index: int, wrong: bool) -> str:
         """An item as an element of the page: its picture, of features the name of its class.
 
-        Nothing where the sheet is full.
+        Nothing where there are too many pictures.
         """
         key, kind = (id(images), index), " wrong" if wrong else ""
         name = escape(images.class_names[int(images.labels[index])])
         if images.of_features:
             return f'<span class="name{kind}">{name}</span>'
-        if key not in self.places:
-            if len(self.tiles) == MOST_PICTURES:
+        if key not in self._numbers:
+            if len(self.rules) == MOST_PICTURES:
                 return ""
-            self.places[key] = len(self.tiles)
+            self._numbers[key] = len(self.rules)
             picture = to_picture(images.gather(torch.tensor([index]))[0])
-            self.tiles.append(picture.resize((TILE, TILE), Image.Resampling.BICUBIC))
-        row, column = divmod(self.places[key], COLUMNS)
-        place = f"background-position:-{column * TILE}px -{row * TILE}px"
-        return f'<span class="picture atlas{kind}" title="{name}" style="{place}"></span>'
-
-    def data_address(self) -> str:
-        """The sheet as a data: address."""
-        rows = max(1, math.ceil(len(self.tiles) / COLUMNS))
-        gray = all(tile.mode == "L" for tile in self.tiles)
-        sheet = Image.new("L" if gray else "RGB", (COLUMNS * TILE, rows * TILE))
-        for number, tile in enumerate(self.tiles):
-            sheet.paste(tile, (number % COLUMNS * TILE, number // COLUMNS * TILE))
-        return f"data:image/jpeg;base64,{jpeg_text(sheet, 72, optimize=True)}"
+            content = jpeg_text(picture.resize((TILE, TILE), Image.Resampling.BICUBIC), 72)
+            address = f"data:image/jpeg;base64,{content}"
+            self.rules.append(f".p{len(self.rules)} {{ background-image: url({address}); }}\n")
+        return f'<span class="picture p{self._numbers[key]}{kind}" title="{name}"></span>'
 
 
 def tasks_of_round(
