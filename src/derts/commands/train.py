@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -17,9 +17,6 @@ from derts.config_file import PRESETS, apply_presets, read_config
 from derts.errors import DertsError
 from derts.report.tables import table_text
 from derts.statistics import over_seeds
-
-if TYPE_CHECKING:
-    from derts.training.driver import Listen
 
 RESUMED = ("data", "updates")  # the settings that may be others when a run is resumed
 
@@ -107,7 +104,7 @@ def train(options: TrainOptions) -> None:
     if (seeds or folders) and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise DertsError("--seeds is for one process: start torchrun once per seed, with --seed")
 
-    listen: Callable[[Path], Listen | None]
+    listen: Callable[[Path], Any]
     listen = tensorboard_listener if options.tensorboard else lambda folder: None
     changes: dict[str, Any] = {}
     if options.resume is not None:
@@ -131,7 +128,7 @@ def train(options: TrainOptions) -> None:
         _print_run(out, config, result)
 
 
-def tensorboard_listener(run: Path) -> "Listen":
+def tensorboard_listener(run: Path) -> Callable[[dict[str, Any]], None]:
     """A function that writes the numbers of a run's events into its folder, as curves."""
     try:
         from torch.utils.tensorboard import SummaryWriter
