@@ -22,8 +22,6 @@ OVERFIT = 0.002  # share of wrong labels below which the model has probably over
 class JudgeOptions(DataOptions, QuietOptions):
     """Options of commands that take a pretrained backbone or features in place of a run."""
 
-    data: Annotated[str | None, unset("DATA")] = None
-    """Other data than the run was trained on; a pretrained backbone needs it."""
     weights: Annotated[str, tyro.conf.arg(name="model.weights", metavar="FILE")] = ""
     """timm:NAME: a safetensors file or state dict, or download: timm's own."""
     features: Annotated[Path | None, unset("FILE")] = None

@@ -152,7 +152,7 @@ def tensorboard_listener(run: Path) -> Callable[[dict[str, Any]], None]:
 def _print_run(out: Path, config: TrainConfig, result: dict[str, Any]) -> None:
     from derts.report.read import what_it_did
 
-    tasks, of = config.tasks, result["weights_of_update"]
+    tasks, name, of = config.tasks, config.strategy.name, result["weights_of_update"]
     training, peak = training_seconds(result["seconds"]), result.get("peak_gib")
     each = 1000 * training / max(result["updates"], 1)
     rotated = ", every class rotated too" if tasks.rotated else ""
@@ -162,8 +162,8 @@ def _print_run(out: Path, config: TrainConfig, result: dict[str, Any]) -> None:
     print_rows(
         ("learner", f"{config.learner.name}, {config.model.backbone}-{config.model.width}"),
         ("tasks", f"{tasks.way} way, {tasks.shot} shot, from {config.data}{rotated}"),
-        ("strategy", config.strategy.name),
-        ("did", what_it_did(config, result["rounds"], result["parts"])),
+        ("strategy", name),
+        ("did", name != "random" and what_it_did(config, result["rounds"], result["parts"])),
         *[("note", text) for text in result["notes"]],
         ("updates", f"{result['updates']} in {training:.1f} s ({each:.1f} ms each)"),
         ("selection", f"{100 * share_of_selection(result['seconds']):.1f}% of that time"),
