@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from derts.report.read import (
     settings_table,
     what_it_did,
 )
-from derts.report.tables import Rows, html_page, html_table
+from derts.report.tables import Rows, html_page, html_table, page_part
 from derts.training.result import parts_of_rounds
 from derts.training.run_folder import CHANGED
 
@@ -87,8 +86,7 @@ def make_report(
         _again(groups),
     ]
     body = "\n".join(filter(None, sections))
-    script = (files("derts.report") / "page.js").read_text(encoding="utf-8")
-    end = f'<div id="tip" role="status" hidden></div><script>{script}</script>'
+    end = f'<div id="tip" role="status" hidden></div><script>{page_part("page.js")}</script>'
     footer = f"<footer>Written by derts {__version__}.</footer>"
     return ReportPage(
         html_page("derts report", f"{body}\n{footer}{end}", "".join(atlas.rules)), figures

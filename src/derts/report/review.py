@@ -3,16 +3,14 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any
 
 import torch
 
 from derts.labels.judging import JudgedItems
 from derts.report.pictures import jpeg_text, to_picture
-from derts.report.tables import html_page
+from derts.report.tables import html_page, page_part
 
-PARTS = ("review.css", "review.html")
 SUSPECT_SIDE, TYPICAL_SIDE = 112, 64  # pixels, at most
 TYPICAL = 6  # images of a class beside a suspect
 FEWEST_SHOWN = 20  # even where hardly a label looks wrong
@@ -53,8 +51,8 @@ def review_page(judged: JudgedItems, images: Sequence[int]) -> str:
     content |= {"typical": typical, "pictures": has_pictures}
     # no name can end the script that holds the data
     text = json.dumps(content, ensure_ascii=False).replace("<", "\\u003c")
-    style, body = ((files("derts.report") / name).read_text(encoding="utf-8") for name in PARTS)
-    return html_page("derts review", body.replace("/*DATA*/", text, 1), style)
+    body = page_part("review.html").replace("/*DATA*/", text, 1)
+    return html_page("derts review", body, page_part("review.css"))
 
 
 def _thumbnail(pixels: torch.Tensor, side: int) -> str:

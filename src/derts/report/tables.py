@@ -61,13 +61,17 @@ def html_table(rows: Rows, attributes: Callable[[int, int], str] = lambda row, a
     return f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
 
 
+def page_part(name: str) -> str:
+    """A file beside this one: a style sheet, a script, a part of a page."""
+    return (files("derts.report") / name).read_text(encoding="utf-8")
+
+
 def html_page(title: str, body: str, style: str = "") -> str:
     """A page that needs, and may load, no other file; the title is escaped here."""
-    sheet = (files("derts.report") / "page.css").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(title)}</title>"
-        f"<style>{sheet}{style}</style></head>\n<body>\n{body}</body></html>\n"
+        f"<style>{page_part('page.css')}{style}</style></head>\n<body>\n{body}</body></html>\n"
     )
