@@ -23,7 +23,7 @@ import torch
 import tyro
 from timing import write_with_code
 
-from derts.commands.demo import CHARACTERS, IMAGES, SMALL
+from derts.commands.demo import CHARACTERS, IMAGES
 from derts.config import TrainConfig
 from derts.config_file import PAPER, Values, apply_presets, with_values
 from derts.data import Table, glyphs, open_data
@@ -57,8 +57,9 @@ def clean_demo(data: str, split: str, quick: bool) -> tuple[TrainConfig, Mapping
     config = with_values(apply_presets(["demo"]), CLEAN, "benchmark")
     config = with_values(config, {"data": data, "evaluation": {"split": split}}, "benchmark")
     if quick:
-        small: Values = {**SMALL, "updates": 4, "strategy": {"warmup": 2}}
-        config = with_values(config, small, "--quick")
+        small: Values = {"model": {"width": 4}, "meta_batch": 2, "evaluation": {"tasks": 20}}
+        begun: Values = {"updates": 4, "strategy": {"warmup": 2}}
+        config = with_values(config, {**small, **begun}, "--quick")
     if data != "glyphs":
         return config, open_data(data)
     return config, glyphs(characters=CHARACTERS, images_per_character=IMAGES)

@@ -134,7 +134,7 @@ def test_options_win_over_config_files_and_those_over_presets(
         (["train", "--seeds"], "--seeds names none"),
         (["train", "--seeds", "1", "2", "1"], "--seeds names 1 twice"),
         (["train", "--seeds", "1", "--seed=0"], "leave one out"),
-        (["train", "--seeds", "1", "--resume", "nowhere"], "leave out --seeds"),
+        (["train", "--seeds", "1", "--resume", "nowhere"], "leave one out"),
         (["train", "--seeds", "-1"], "--seed is -1"),
         (["train", "--seeds", "0", "--tasks.query", "400"], "lower --tasks.shot"),
         (["predict", "run"], "Missing: --support PATH, --query PATH (derts predict --help)"),
@@ -234,5 +234,5 @@ def test_a_strategy_whose_warm_up_is_all_of_the_run_is_said_to_have_done_nothing
 ) -> None:
     words = [*TINY, "--strategy.name", "us", "--strategy.warmup", str(warmup), "--out", "run"]
     assert run(["train", *words]) == 0
-    shown = f"us, which never began: --strategy.warmup is {warmup}"
+    shown = f"It never began: the warm-up of {warmup} updates is all of the run."
     assert (shown in capsys.readouterr().out) == (not began)

@@ -56,11 +56,12 @@ def test_every_option_is_known_however_wide_the_terminal(
 ) -> None:
     from derts.commands.completion import command_options
     from derts.config import TrainConfig
-    from derts.report.read import flat_values
+    from derts.config_file import as_values
+    from derts.report.read import flat
 
     monkeypatch.setenv("COLUMNS", columns)
     known = set(command_options()["train"])
-    assert {f"--{name.replace('_', '-')}" for name in flat_values(TrainConfig())} <= known
+    assert {f"--{name.replace('_', '-')}" for name in flat(as_values(TrainConfig()))} <= known
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -18,8 +18,15 @@ def test_the_story_of_wrong_labels_runs_once_per_folder(
     assert run(STORY) == 0
     said = capsys.readouterr().out
     commands = [line.split()[2:4] for line in said.splitlines() if line.startswith("$ derts")]
-    assert [words[0] for words in commands] == ["data", "train", "inspect", "clean", *["train"] * 3]
-    assert "a fifth wrong" in said
+    assert [words[0] for words in commands] == [
+        "data",
+        "train",
+        "inspect",
+        "clean",
+        *["train"] * 3,
+        "compare",
+    ]
+    assert "random data=story/wrong-glyphs" in said
     assert "average precision" in said
     wrong, cleaned = (open_data(Path("story") / name) for name in ("wrong-glyphs", "clean-glyphs"))
     assert len(cleaned["train"]) <= len(wrong["train"])

@@ -32,22 +32,37 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from derts.config import LearnerConfig, ModelConfig, TrainConfig
-    from derts.data import FeatureTable, ImageTable, from_dataset, glyphs, open_data
-    from derts.errors import DertsError
-    from derts.evaluation import evaluate
-    from derts.facility_location import Selection, select
-    from derts.gradients import estimate_gradients
-    from derts.labels import Trust, label_trust
-    from derts.learners import ANIL, MAML, Learner, ProtoNet, build_learner
-    from derts.learners.wrapped import OwnLearner
-    from derts.model_files import load_model
-    from derts.predict import FewShotModel
-    from derts.prototype_classifier import PrototypeClassifier
-    from derts.selection import Strategy
-    from derts.tasks import SwapNoise, TaskNoise, TaskPool
-    from derts.training import Trainer, train
+if TYPE_CHECKING:  # with «as», so that type checkers take them for ours
+    from derts.config import LearnerConfig as LearnerConfig
+    from derts.config import ModelConfig as ModelConfig
+    from derts.config import TrainConfig as TrainConfig
+    from derts.data import FeatureTable as FeatureTable
+    from derts.data import ImageTable as ImageTable
+    from derts.data import from_dataset as from_dataset
+    from derts.data import glyphs as glyphs
+    from derts.data import open_data as open_data
+    from derts.errors import DertsError as DertsError
+    from derts.evaluation import evaluate as evaluate
+    from derts.facility_location import Selection as Selection
+    from derts.facility_location import select as select
+    from derts.gradients import estimate_gradients as estimate_gradients
+    from derts.labels import Trust as Trust
+    from derts.labels import label_trust as label_trust
+    from derts.learners import ANIL as ANIL
+    from derts.learners import MAML as MAML
+    from derts.learners import Learner as Learner
+    from derts.learners import ProtoNet as ProtoNet
+    from derts.learners import build_learner as build_learner
+    from derts.learners.wrapped import OwnLearner as OwnLearner
+    from derts.model_files import load_model as load_model
+    from derts.predict import FewShotModel as FewShotModel
+    from derts.prototype_classifier import PrototypeClassifier as PrototypeClassifier
+    from derts.selection import Strategy as Strategy
+    from derts.tasks import SwapNoise as SwapNoise
+    from derts.tasks import TaskNoise as TaskNoise
+    from derts.tasks import TaskPool as TaskPool
+    from derts.training import Trainer as Trainer
+    from derts.training import train as train
 
 __version__ = "0.1.0"
 
@@ -73,39 +88,7 @@ _HOMES = {
     for name in names.split()
 }
 
-__all__ = [
-    "ANIL",
-    "MAML",
-    "DertsError",
-    "FeatureTable",
-    "FewShotModel",
-    "ImageTable",
-    "Learner",
-    "LearnerConfig",
-    "ModelConfig",
-    "OwnLearner",
-    "ProtoNet",
-    "PrototypeClassifier",
-    "Selection",
-    "Strategy",
-    "SwapNoise",
-    "TaskNoise",
-    "TaskPool",
-    "TrainConfig",
-    "Trainer",
-    "Trust",
-    "__version__",
-    "build_learner",
-    "estimate_gradients",
-    "evaluate",
-    "from_dataset",
-    "glyphs",
-    "label_trust",
-    "load_model",
-    "open_data",
-    "select",
-    "train",
-]
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

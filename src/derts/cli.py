@@ -11,29 +11,29 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_type_hints
 
 from derts import __version__
-from derts.errors import DISK_FULL, DertsError, InterruptedRunError, printable
+from derts.errors import DISK_FULL, DertsError, InterruptedRunError, say
 from derts.hardware import keep_freed_memory, wait_without_spinning
 
-COMMANDS = {
-    "demo": ("derts.commands.demo:demo", "random against derts on built-in, mislabelled tasks"),
-    "data prepare": ("derts.commands.data:prepare", "decode a data set once into a store"),
-    "data embed": ("derts.commands.data:embed", "features of a store by a pretrained backbone"),
-    "data info": ("derts.commands.data:info", "show what a store holds"),
-    "data verify": ("derts.commands.data:verify", "check a store against its checksums"),
-    "data corrupt": ("derts.commands.data:corrupt", "a store with known wrong labels"),
-    "train": ("derts.commands.train:train", "train a few-shot learner and evaluate it"),
-    "report": ("derts.commands.runs:report", "one page about runs, for a browser"),
-    "predict": ("derts.commands.predict:predict", "label images by a few examples per class"),
-    "export": ("derts.commands.predict:export", "write a run's model as one file with a card"),
-    "inspect": ("derts.commands.labels:inspect", "which labels look wrong, and a page to review"),
-    "clean": ("derts.commands.labels:clean", "write a store without the labels that look wrong"),
-    "runs": ("derts.commands.runs:runs", "list run folders with status and result"),
-    "compare": ("derts.commands.runs:compare", "runs side by side, paired over seeds"),
-    "diagnose": ("derts.commands.selection:diagnose", "how well estimates stand for a pool"),
-    "select": ("derts.commands.selection:select", "select rows of any matrix, no tasks needed"),
-    "reproduce": ("derts.commands.reproduce:reproduce", "the paper's tables, ours beside theirs"),
-    "evaluate": ("derts.commands.runs:evaluate", "evaluate a trained run again"),
-    "completion": ("derts.commands.completion:completion", "what your shell needs to complete"),
+COMMANDS = {  # by name, the last word its function: where it is, and what it does
+    "demo": ("demo", "random against derts on built-in, mislabelled tasks"),
+    "data prepare": ("data", "decode a data set once into a store"),
+    "data embed": ("data", "features of a store by a pretrained backbone"),
+    "data info": ("data", "show what a store holds"),
+    "data verify": ("data", "check a store against its checksums"),
+    "data corrupt": ("data", "a store with known wrong labels"),
+    "train": ("train", "train a few-shot learner and evaluate it"),
+    "report": ("runs", "one page about runs, for a browser"),
+    "predict": ("predict", "label images by a few examples per class"),
+    "export": ("predict", "write a run's model as one file with a card"),
+    "inspect": ("labels", "which labels look wrong, and a page to review"),
+    "clean": ("labels", "write a store without the labels that look wrong"),
+    "runs": ("runs", "list run folders with status and result"),
+    "compare": ("runs", "runs side by side, paired over seeds"),
+    "diagnose": ("selection", "how well estimates stand for a pool"),
+    "select": ("selection", "select rows of any matrix, no tasks needed"),
+    "reproduce": ("reproduce", "the paper's tables, ours beside theirs"),
+    "evaluate": ("runs", "evaluate a trained run again"),
+    "completion": ("completion", "what your shell needs to complete"),
 }
 
 OVERVIEW = """derts {version}: choose the tasks that are worth training on
@@ -105,7 +105,7 @@ def dispatch(given: list[str]) -> int:
         return 0
     for words in (2, 1):
         name = " ".join(given[:words])
-        if name in COMMANDS and len(given) >= words:
+        if name in COMMANDS:
             from derts.commands.parse import parse
 
             command, options = command_of(name)
@@ -124,8 +124,8 @@ def dispatch(given: list[str]) -> int:
 
 def command_of(name: str) -> tuple[Callable[[Any], None], type[Any]]:
     """The function behind a command's name, and the dataclass of options that it takes."""
-    module, function = COMMANDS[name][0].split(":")
-    command = getattr(importlib.import_module(module), function)
+    module = importlib.import_module(f"derts.commands.{COMMANDS[name][0]}")
+    command = getattr(module, name.split()[-1])
     return command, get_type_hints(command)["options"]
 
 
@@ -136,7 +136,7 @@ def overview(names: Sequence[str] | None = None) -> str:
 
 
 def _fail(message: str, code: int = 2) -> int:
-    print(f"derts: {printable(' '.join(message.split()))}", file=sys.stderr)
+    say(message)
     return code
 
 

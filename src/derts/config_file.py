@@ -5,12 +5,11 @@ import json
 import re
 import tomllib
 import types
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from derts.config import TrainConfig
 from derts.errors import DertsError
@@ -125,11 +124,11 @@ def with_noise_level(tasks: Values, noise: str = "none") -> Values:
 def _checked(value: Any, hint: Any, what: str) -> Any:
     """The value as the annotation wants it, or a DertsError."""
     origin, choices = get_origin(hint), get_args(hint)
-    if origin is typing.Literal:
+    if origin is Literal:
         if value in choices and not isinstance(value, bool):
             return value
         raise DertsError(f"{what} is {value!r}: choose one of {', '.join(map(str, choices))}")
-    if origin in (types.UnionType, typing.Union):  # all are of the form `kind | None`
+    if origin is types.UnionType:  # all are of the form `kind | None`
         return None if value is None else _checked(value, choices[0], what)
     if origin is tuple and isinstance(value, list | tuple):
         return tuple(_checked(item, choices[0], what) for item in value)

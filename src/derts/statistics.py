@@ -37,13 +37,12 @@ class Estimate:
     mean: float
     interval: float
 
-    def __str__(self) -> str:
-        return self.shown()
-
     def shown(self, sign: str = "", digits: int = 2) -> str:
         """`mean ± interval`, the mean alone where there is no interval; `sign` "+" shows signs."""
         half = "" if math.isnan(self.interval) else f" ± {self.interval:.{digits}f}"
         return f"{self.mean:{sign}.{digits}f}{half}"
+
+    __str__ = shown
 
 
 def over_seeds(values: Sequence[float], level: float = 0.05) -> Estimate:

@@ -298,8 +298,8 @@ def test_a_whole_pool_that_was_selected_is_no_round_of_random_tasks(tmp_path: Pa
 @pytest.mark.parametrize(
     ("select", "told"),
     [
-        ("where-it-pays", "derts, 9 of 9 updates on random tasks: nothing to gain by a choice\n"),
-        ("greedy", "derts\n"),
+        ("where-it-pays", "Tasks were drawn at random, because selecting does not pay here.\n"),
+        ("greedy", "Tasks were selected by facility location.\n"),
     ],
 )
 def test_the_command_says_that_there_was_nothing_to_select(
@@ -313,4 +313,4 @@ def test_the_command_says_that_there_was_nothing_to_select(
         "--strategy.select", select,
     ]  # fmt: skip
     assert run(["train", *words, "--out", str(tmp_path / "run")]) == 0
-    assert f"strategy   {told}" in capsys.readouterr().out
+    assert told in capsys.readouterr().out

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from derts.cli import run
+from derts.commands.train import tensorboard_listener
 from derts.files import locked
-from derts.report.tensorboard import tensorboard_listener
 from derts.training.run_folder import Run
 from tests.tiny import TINY_WORDS, tiny
 

@@ -1,5 +1,6 @@
 """derts completion"""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -21,20 +22,13 @@ ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashc
 BASH = """# completion of derts for bash; written by: derts completion bash
 _derts() {{
   local current="${{COMP_WORDS[COMP_CWORD]}}" words=""
-  case "${{COMP_WORDS[COMP_CWORD-1]}}" in
-{values}
-  esac
-  if [[ "$words" && "$current" != -* ]]; then
-    COMPREPLY=($(compgen -W "$words" -- "$current"))
-    return
-  fi
-  case " ${{COMP_WORDS[*]:1:COMP_CWORD-1}} " in
+  local typed=" ${{COMP_WORDS[*]:1:COMP_CWORD-1}} "
+  # an option begins with a dash; all else that follows a command is a value or a file
+  [[ "$current" == -* ]] && typed+="-"
+  case "$typed" in
 {cases}
   esac
-  # an option begins with a dash; all else that follows a command is a file
-  if [[ "$words" != --* ]] || [[ "$current" == -* ]]; then
-    COMPREPLY=($(compgen -W "$words" -- "$current"))
-  fi
+  COMPREPLY=($(compgen -W "$words" -- "$current"))
 }}
 complete -o default -F _derts derts
 """
@@ -65,7 +59,7 @@ def command_options() -> dict[str, dict[str, list[str]]]:
     """Of every command its options, each with the words that may follow it, if they are few."""
     from derts.cli import COMMANDS, command_of
 
-    return {name: dict(_options(command_of(name)[1])) for name in COMMANDS}
+    return {name: {**dict(_options(command_of(name)[1])), "--help": []} for name in COMMANDS}
 
 
 def _options(kind: Any, path: str = "--") -> Iterator[tuple[str, list[str]]]:
@@ -74,32 +68,27 @@ def _options(kind: Any, path: str = "--") -> Iterator[tuple[str, list[str]]]:
         if tyro.conf.Positional in about:
             continue
         given = [one.name for one in about if getattr(one, "name", None) is not None]
-        name = given[0] if given else field_name.replace("_", "-")
+        name = path + (given[0] if given else field_name.replace("_", "-"))
         if is_dataclass(hint):
-            yield from _options(hint, f"{path}{name}." if name else path)
+            yield from _options(hint, path if name == path else f"{name}.")
         else:
-            words = get_args(hint) if get_origin(hint) is Literal else WORDS.get(path + name, ())
-            yield path + name, list(words)
-    if path == "--":
-        yield "--help", []
+            yield name, list(get_args(hint) if get_origin(hint) is Literal else WORDS.get(name, ()))
 
 
 def bash_script() -> str:
-    following: dict[str, list[str]] = {'"  "': []}  # by a pattern for the words typed so far
-    values: dict[str, list[str]] = {}
+    cases: dict[str, list[str]] = defaultdict(list)  # by a pattern for what is typed so far
     for name, options in command_options().items():
-        values |= {option: words for option, words in options.items() if words}
         first, *second = name.split()
-        following['"  "'].append(first)
-        if second:
-            following.setdefault(f'" {first} "', []).extend(second)
-        following[f'" {name} "*'] = list(options)
-    cases = {pattern: sorted(set(words)) for pattern, words in following.items()}
-    parts = [
-        "\n".join(f'    {pattern}) words="{" ".join(words)}";;' for pattern, words in of.items())
-        for of in (values, cases)
+        cases['"  "'].append(first)
+        cases[f'" {first} "'] += second
+        cases[f'" {name} "*-'] = list(options)
+        cases |= {f'*" {option} "': words for option, words in options.items()}
+    lines = [
+        f'    {pattern}) words="{" ".join(dict.fromkeys(words))}";;'
+        for pattern, words in cases.items()
+        if words
     ]
-    return BASH.format(values=parts[0], cases=parts[1])
+    return BASH.format(cases="\n".join(lines))
 
 
 def fish_script() -> str:

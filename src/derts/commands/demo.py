@@ -1,14 +1,12 @@
-"""derts demo"""
+"""derts demo: two stories, told by the commands that a user would type"""
 
 import itertools
-import json
 import shlex
-import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated
 
+from derts.cli import dispatch
 from derts.commands.parse import QuietOptions, unset
 from derts.config import within
 from derts.errors import DertsError
@@ -16,21 +14,18 @@ from derts.report.tables import table_text
 
 # few enough images that a pool uses each many times, so that embedding them is cheap
 CHARACTERS, IMAGES = 120, 20
-DATA = f"glyphs-{CHARACTERS}x{IMAGES}"
-SETTINGS = {"data": DATA, "validate_every": 15}
-SMALL = {"model": {"width": 4}, "meta_batch": 2, "evaluation": {"tasks": 20}}
-
+SETTINGS = f"--preset demo --data glyphs-{CHARACTERS}x{IMAGES} --validate-every 15"
 LABELS_DATA, LABELS_UPDATES = "glyphs-60x40", 300
 LABELS_SETTINGS = "--tasks.query 5 --model.width 16 --meta-batch 8"
-LABELS_SMALL = "--tasks.query 5 --model.width 4 --meta-batch 2 --evaluation.tasks 20"
+SMALL = "--model.width 4 --meta-batch 2 --evaluation.tasks 20"
 
 
 @dataclass(frozen=True)
 class DemoOptions(QuietOptions):
     """Compare random sampling with derts on built-in data with many mislabelled tasks.
 
-    Trains a small ProtoNet on glyphs, both strategies from the same warm-up and with the same
-    seeds, prints accuracy on characters never trained on, with the paired difference and its
+    Trains a small ProtoNet on glyphs by both strategies with the same seeds, and so with the same
+    warm-up, prints accuracy on characters never trained on, with the paired difference and its
     interval, and writes a page for your browser.
 
     Examples:
@@ -52,88 +47,70 @@ class DemoOptions(QuietOptions):
 
 
 def demo(options: DemoOptions) -> None:
-    options.out.mkdir(parents=True, exist_ok=True)
     if options.wrong_labels:
         _wrong_labels(options)
-        return
+    else:
+        _noisy_tasks(options)
 
-    from derts.config_file import apply_presets, with_values
-    from derts.data import open_data
+
+def _step(*words: object) -> None:
+    given = [str(word) for word in words]
+    print(f"$ derts {shlex.join(given)}", flush=True)
+    dispatch(given)
+
+
+def _train(options: DemoOptions, out: Path, settings: str, *words: object) -> Path:
+    """Train in a folder, which is returned."""
+    settings = f"{settings} {SMALL}" if options.small else settings
+    _step("train", *shlex.split(settings), *words, "--out", out, *["--quiet"] * options.quiet)
+    return out
+
+
+def _noisy_tasks(options: DemoOptions) -> None:
     from derts.files import write_atomically, write_json
-    from derts.report.page import make_report
     from derts.report.read import comparison_table, finished_results, group_runs, read_runs
-    from derts.training.run import train_in
-    from derts.training.run_folder import Run
 
-    values: dict[str, Any] = {**SETTINGS, **(SMALL if options.small else {})}
-    if options.updates is not None:
-        values["updates"] = options.updates
-    base = with_values(apply_presets(["demo"]), values, "the demo")
-    total, tables, results, runs = 2 * options.seeds * base.updates, open_data(DATA), [], []
-    shown = options.progress("demo", total, "updates")
-    with shown as advance, TemporaryDirectory() as warm_ups:
-        for seed, name in itertools.product(range(options.seeds), ("random", "derts")):
-
-            def named(count: int = 1, note: str | None = None, name: str = name) -> None:
-                advance(count, f"{name}: {note}" if note else None)
-
-            config = replace(with_values(base, {"strategy": {"name": name}}, "the demo"), seed=seed)
-            folder, warm_up = options.out / f"{name}-seed{seed}", Path(warm_ups, str(seed))
-            Run.check_free(folder, overwrite=True)
-            shutil.rmtree(folder, ignore_errors=True)
-            result = train_in(folder, config.resolved(), tables, warmup=warm_up, advance=named)
-            results.append({**result, "variant": name})
-            runs.append(folder)
+    length = [] if options.updates is None else ["--updates", options.updates]
+    folders = []
+    for seed, name in itertools.product(range(options.seeds), ("random", "derts")):
+        words = ["--strategy.name", name, "--seed", seed, *length, "--overwrite"]
+        folders.append(_train(options, options.out / f"{name}-seed{seed}", SETTINGS, *words))
+    _step("report", *folders, "--out", options.out / "report.html")
+    runs = read_runs(folders)
+    results = [{**(run.result or {}), "variant": run.config.strategy.name} for run in runs]
     write_json(options.out / "results.json", {"runs": results})
-    warmup = min(base.strategy.warmup, base.updates)
-    about = (
-        f"ProtoNet on glyphs, {base.updates} updates ({warmup} of them shared warm-up); "
-        f"{100 * base.tasks.noise_level:.0f}% of the training tasks have 80% wrong labels.\n"
-        f"Accuracy in % on {base.evaluation.tasks} clean tasks of new characters, "
-        f"mean ± 95% interval over {options.seeds} seed{'s' if options.seeds > 1 else ''}:\n"
+    config = runs[0].config
+    warmup = min(config.strategy.warmup, config.updates)
+    report = (
+        f"ProtoNet on glyphs, {config.updates} updates ({warmup} of them warm-up); "
+        f"{100 * config.tasks.noise_level:.0f}% of the training tasks have 80% wrong labels.\n"
+        f"Accuracy in % on {config.evaluation.tasks} clean tasks of new characters, "
+        f"mean ± 95% interval over {options.seeds} seed{'s' if options.seeds > 1 else ''}:\n\n"
+        f"{table_text(comparison_table(finished_results(group_runs(runs))))}\n"
     )
-    table = comparison_table(finished_results(group_runs(read_runs(runs))))
-    report = f"{about}\n{table_text(table)}\n"
     write_atomically(options.out / "report.txt", report.encode())
-    print(report)
-    page = make_report(runs).save(options.out / "report.html")
-    print(f"results  {options.out / 'results.json'}")
-    print(f"report   {page.resolve()}  (open it in a browser)")
+    print(f"\n{report}\nopen {(options.out / 'report.html').resolve()} in a browser")
 
 
 def _wrong_labels(options: DemoOptions) -> None:
-    from derts.cli import dispatch
-    from derts.report.read import comparison_table
-
-    folder, quiet = options.out, ["--quiet"] * options.quiet
+    folder = options.out
     wrong, cleaned, judge = (folder / name for name in ("wrong-glyphs", "clean-glyphs", "judge"))
     if wrong.exists():
         raise DertsError(f"{folder} holds this demo already: delete it, or give another --out")
-    settings = shlex.split(LABELS_SMALL if options.small else LABELS_SETTINGS)
     updates = LABELS_UPDATES if options.updates is None else options.updates
 
-    def step(*words: object) -> None:
-        given = [str(word) for word in words]
-        print(f"$ derts {shlex.join(given)}", flush=True)
-        dispatch(given)
-
-    def train(data: object, out: Path, updates: int, seed: int = 0) -> None:
+    def train(data: object, out: Path, updates: int, seed: int = 0) -> Path:
         length = ["--updates", updates, "--seed", seed]
-        step("train", "--data", data, *settings, *length, "--out", out, *quiet)
+        return _train(options, out, LABELS_SETTINGS, "--data", data, *length)
 
-    step("data", "corrupt", LABELS_DATA, wrong, "--noise", "symmetric", "--rate", 0.2)
+    _step("data", "corrupt", LABELS_DATA, wrong, "--noise", "symmetric", "--rate", 0.2)
     train(wrong, judge, max(1, updates // 2))  # a longer one overfits the wrong labels
-    step("inspect", judge, "--score")
-    step("clean", judge, cleaned)
-    results: dict[str, list[Any]] = {}
-    for name, data in {"true": LABELS_DATA, "a fifth wrong": wrong, "cleaned": cleaned}.items():
-        for seed in range(options.seeds):
-            out = folder / f"{name.replace(' ', '-')}-seed{seed}"
-            train(data, out, updates, seed)
-            results.setdefault(name, []).append(json.loads((out / "result.json").read_text()))
-    heading, *rows = comparison_table(results)
-    print(
-        f"\nAccuracy in % on test tasks after {updates} updates, by the labels trained on:\n\n"
-        f"{table_text([('labels', *heading[1:]), *rows])}\n\n"
-        f"The judge was trained for {max(1, updates // 2)} updates more."
+    _step("inspect", judge, "--score")
+    _step("clean", judge, cleaned)
+    labels = {"true": LABELS_DATA, "a-fifth-wrong": wrong, "cleaned": cleaned}
+    runs = itertools.product(labels, range(options.seeds))
+    _step(
+        "compare",
+        *(train(labels[name], folder / f"{name}-seed{seed}", updates, seed) for name, seed in runs),
     )
+    print(f"\nThe judge was trained for {max(1, updates // 2)} updates more.")

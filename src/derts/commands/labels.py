@@ -22,8 +22,6 @@ OVERFIT = 0.002  # share of wrong labels below which the model has probably over
 class JudgeOptions(DataOptions, QuietOptions):
     """Options of commands that take a pretrained backbone or features in place of a run."""
 
-    data: Annotated[str | None, unset("DATA")] = None
-    """Other data than the run was trained on; a pretrained backbone needs it."""
     weights: Annotated[str, tyro.conf.arg(name="model.weights", metavar="FILE")] = ""
     """timm:NAME: a safetensors file or state dict, or download: timm's own."""
     features: Annotated[Path | None, unset("FILE")] = None
@@ -127,15 +125,18 @@ def inspect(options: InspectOptions) -> None:
     out = options.out or (folder or Path()) / name
     out.mkdir(parents=True, exist_ok=True)
     classes = [("class", "confused with", f"{noun}s", "look wrong")]
-    for name, other, count, share in judged.class_rows():
-        classes.append((name, other, str(count), f"{100 * share:.1f}%"))
-    rows = [("path", "split", "class", "suggestion", "label is right", "suggestion is right")]
+    classes += [
+        (name, other, str(n), f"{100 * share:.1f}%")
+        for name, other, n, share in judged.class_rows()
+    ]
     given, suggested = ([trust.classes[k] for k in of] for of in (trust.given, trust.suggestion))
-    right, sure = trust.probability.tolist(), trust.sure.tolist()
-    order = trust.order.tolist()
-    for k in order:
-        path, split = judged.paths[k], judged.places[k][0]
-        rows.append((path, split, given[k], suggested[k], f"{right[k]:.4f}", f"{sure[k]:.4f}"))
+    right, sure = (
+        [f"{share:.4f}" for share in of.tolist()] for of in (trust.probability, trust.sure)
+    )
+    splits, order = [split for split, _ in judged.places], trust.order.tolist()
+    columns = judged.paths, splits, given, suggested, right, sure
+    rows = [("path", "split", "class", "suggestion", "label is right", "suggestion is right")]
+    rows += [tuple(column[k] for column in columns) for k in order]
     listed, sheet = out / f"{noun}s.csv", out / "images.png"
     write_atomically(listed, csv_bytes(rows))
     write_atomically(out / "classes.csv", csv_bytes(classes))
@@ -164,11 +165,10 @@ def inspect(options: InspectOptions) -> None:
 
 
 def clean(options: CleanOptions) -> None:
-    run: Path | None = options.run
-    destination = options.destination
+    run, destination = options.run, options.destination
     if options.features is not None and destination is None:
-        run, destination = None, options.run
-    elif options.run is None:
+        run, destination = None, run
+    elif run is None:
         raise DertsError("Missing: RUN (derts clean --help)")
     if destination is None:
         raise DertsError("give DEST, the folder to write")
@@ -209,7 +209,7 @@ def clean(options: CleanOptions) -> None:
         ("relabelled", f"{relabelled:,} of {len(judged):,} {judged.noun}s"),
         ("dropped", f"{len(changes) - relabelled:,}"),
         ("changes", destination / "changes.csv"),
-        *([("note", one_split)] if is_matrix(data) else []),
+        ("note", one_split if is_matrix(data) else None),
     )
 
 
@@ -231,66 +231,60 @@ def _is_backbone(run: Path | None) -> bool:
     return run is not None and not run.exists() and ModelConfig(str(run)).pretrained
 
 
-def _judge_by_backbone(
-    options: JudgeOptions, name: str, split: str | None
-) -> "tuple[JudgedItems, str]":
-    """A store's images judged by a pretrained backbone, without training."""
+def _judge(options: JudgeOptions, run: Path | None, split: str | None) -> "tuple[JudgedItems, str]":
+    """Data judged by a run's model or a pretrained backbone, or features as they are; its place."""
     from derts.data import open_data
     from derts.hardware import choose_device
     from derts.labels.judging import chosen_splits, judge_items
     from derts.models.pretrained import load_pretrained
-
-    data = options.data
-    if data is None:
-        raise DertsError(f"{name} was not trained on your images: name their store with --data")
-    tables = chosen_splits(open_data(data), split)
-    shape = next(iter(tables.values())).item_shape
-    if len(shape) == 1:
-        raise DertsError(f"{data} holds features: give it as --features, without {name}")
-    network, device = load_pretrained(name, options.weights), choose_device()
-    network.check_images(shape)
-    with options.progress("inspecting", sum(map(len, tables.values())), "images") as advance:
-        embedded = {
-            part: network.embed_table(table, device, advance) for part, table in tables.items()
-        }
-    return replace(judge_items(None, embedded, data), tables=tables), data
-
-
-def _judge(options: JudgeOptions, run: Path | None, split: str | None) -> "tuple[JudgedItems, str]":
-    """A run's data judged by its model, or features as they are; and where the data is."""
-    from derts.data import describe_store, open_data, open_store, read_matrix
-    from derts.labels.judging import chosen_splits, judge_items
     from derts.training.run import open_trainer
     from derts.training.run_folder import Run
 
-    source = options.features
-    if (run is None) == (source is None):
+    features, data = options.features, options.data
+    if (run is None) == (features is None):
         fix = "efficientnet-lite0 in place of a run judges photos without training"
         raise DertsError(f"give either a run or --features FILE: {fix}")
-    if source is not None and options.data is not None:
-        raise DertsError("--features is the data itself: leave out --data")
-    if run is not None and _is_backbone(run):
-        return _judge_by_backbone(options, str(run), split)
-    if run is not None:
-        data = Run.open(run).data(options.data, options.data_changed)
-        tables = open_data(data)
-        chosen = chosen_splits(tables, split)
+    if features is not None:
+        if data is not None:
+            raise DertsError("--features is the data itself: leave out --data")
+        return _judge_features(options, features, split), str(features)
+    assert run is not None
+    by_backbone = _is_backbone(run)
+    if not by_backbone:
+        data = Run.open(run).data(data, options.data_changed)
+    elif data is None:
+        raise DertsError(f"{run} was not trained on your images: name their store with --data")
+    tables = open_data(data)
+    chosen = chosen_splits(tables, split)
+    shown = options.progress("inspecting", sum(map(len, chosen.values())), "images")
+    if not by_backbone:
         learner = open_trainer(run, tables).learner
-        count = sum(map(len, chosen.values()))
-        with options.progress("inspecting", count, "images") as advance:
+        with shown as advance:
             return judge_items(learner, chosen, data, advance), data
-    assert source is not None
+    shape = next(iter(chosen.values())).item_shape
+    if len(shape) == 1:
+        raise DertsError(f"{data} holds features: give it as --features, without {run}")
+    network, device = load_pretrained(str(run), options.weights), choose_device()
+    network.check_images(shape)
+    with shown as advance:
+        embedded = {part: network.embed_table(chosen[part], device, advance) for part in chosen}
+    return replace(judge_items(None, embedded, data), tables=chosen), data
+
+
+def _judge_features(options: JudgeOptions, source: Path, split: str | None) -> "JudgedItems":
+    """The features of a store or a file, judged as they are."""
+    from derts.data import describe_store, open_store, read_matrix
+    from derts.labels.judging import chosen_splits, judge_items
+
     if source.is_dir():
         if describe_store(source).kind != "features":
             fix = f"give a run, or a pretrained backbone: efficientnet-lite0 --data {source}"
             raise DertsError(f"{source} is a store of images: {fix}")
-        return judge_items(None, chosen_splits(open_store(source), split), str(source)), str(source)
+        return judge_items(None, chosen_splits(open_store(source), split), str(source))
     matrix = read_matrix(source, options.labels)
     for note in matrix.check(options.progress):
         print(printable(note))
     if len(set(matrix.labels or ())) < 2:
         raise DertsError(f"{source} has one class: give rows of two classes or more")
     names = [matrix.name(row) for row in range(len(matrix))]
-    return judge_items(None, chosen_splits({"train": matrix.table()}, split), paths=names), str(
-        source
-    )
+    return judge_items(None, chosen_splits({"train": matrix.table()}, split), paths=names)

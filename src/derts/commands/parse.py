@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -26,8 +26,7 @@ def parse(kind: type[Options], arguments: Sequence[str], command: str) -> Option
     Where it has a method `defaults`, that gives the options' defaults from the arguments.
     """
     said = io.StringIO()
-    defaults: Callable[[Sequence[str]], Options] | None = getattr(kind, "defaults", None)
-    default = defaults(arguments) if defaults else None
+    default = getattr(kind, "defaults", lambda words: None)(arguments)
     if os.environ.get("NO_COLOR"):
         os.environ["TERM"] = "dumb"  # all that tyro looks at
     if not {"-h", "--help"}.isdisjoint(arguments):
@@ -92,7 +91,8 @@ def _reason(box: str) -> str:
 
 
 def print_rows(*rows: tuple[str, object]) -> None:
-    """Aligned `name  value` lines on standard output."""
-    width = max(len(name) for name, _ in rows)
-    for name, value in rows:
+    """Aligned `name  value` lines on standard output; what has no value is left out."""
+    told = [(name, value) for name, value in rows if value]
+    width = max(len(name) for name, _ in told)
+    for name, value in told:
         print(f"{name:<{width}}  {printable(value)}")

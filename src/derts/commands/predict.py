@@ -116,7 +116,7 @@ def predict(options: PredictOptions) -> None:
     print_rows(
         ("model", used if model.card.get("untrained") else options.model),
         ("labels", options.out),
-        *([] if model.takes_features else [("pictures", sheet)]),
+        ("pictures", None if model.takes_features else sheet),
     )
     if lost:
         first = printable(f"{lost[0][0]} ({lost[0][1]})")
@@ -139,24 +139,21 @@ def sheet_images(
     from derts.report.pictures import SHEET_PICTURES
 
     broken = {str(path) for path, _ in lost}
-    examples: dict[str, list[Path]]
-    if (support / "store.json").is_file():
-        examples = {name: [] for name in sorted({one.label for one in found})}
-    else:
-        examples = class_folders(support)
-    each = max(1, min(3, SHEET_PICTURES // 3 // max(len(examples), 1)))
+    is_store = (support / "store.json").is_file()
+    examples = {} if is_store else class_folders(support)
+    names = list(examples) or sorted({one.label for one in found})
+    each = max(1, min(3, SHEET_PICTURES // 3 // max(len(names), 1)))
     shown = [
         (image, f"example: {name}")
         for name, images in examples.items()
         for image in [one for one in images if str(one) not in broken][:each]
     ][: SHEET_PICTURES // 2]
     ranked = sorted(found, key=lambda one: -one.probability)
-    turns = zip_longest(*([one for one in ranked if one.label == name] for name in examples))
+    turns = zip_longest(*([one for one in ranked if one.label == name] for name in names))
     chosen = [one for turn in turns for one in turn if one][: SHEET_PICTURES - len(shown)]
-    place = {name: number for number, name in enumerate(examples)}
     return shown + [
         (query / one.name, f"{one.label} {100 * one.probability:.0f}%\n{one.name}")
-        for one in sorted(chosen, key=lambda one: place[one.label])
+        for one in sorted(chosen, key=lambda one: names.index(one.label))
     ]
 
 

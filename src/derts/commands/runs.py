@@ -123,13 +123,16 @@ def report(options: ReportOptions) -> None:
     if options.out.is_dir():
         raise DertsError(f"{options.out} is a folder: name a file, as {options.out}/report.html")
 
+    from derts.report.figures import save_figure
     from derts.report.page import make_report
 
     made = make_report(options.runs, data=options.data, data_changed=options.data_changed)
     print_rows(("report ", made.save(options.out)))
     if options.png is not None:
-        count = len(made.figures.save(options.png))
-        print_rows(("figures", f"{count} in {options.png}"))
+        options.png.mkdir(parents=True, exist_ok=True)
+        for name, figure in made.figures.items():
+            save_figure(figure, options.png / f"{name}.png", dpi=300, facecolor="white")
+        print_rows(("figures", f"{len(made.figures)} in {options.png}"))
 
 
 def evaluate(options: EvaluateOptions) -> None:

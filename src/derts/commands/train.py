@@ -4,6 +4,7 @@ import argparse
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,30 +63,27 @@ class TrainOptions(QuietOptions):
         """What presets and a config file say: the defaults of all other options."""
         early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
         layers: dict[str, Any] = {"dest": "layers", "action": "append", "default": []}
-        early.add_argument("--preset", nargs="*", **layers)
+        early.add_argument("--preset", nargs="+", **layers)
         early.add_argument("--config", nargs=1, type=Path, **layers)
         early.add_argument("--resume", type=Path)
-        early.add_argument("--seed", nargs="*")
-        early.add_argument("--seeds", nargs="*")
+        early.add_argument("--seed", nargs="+")
+        early.add_argument("--seeds", nargs="+")
         words = [word for word in arguments if word not in ("-h", "--help")]
         try:
             known, _ = early.parse_known_args(words)
         except argparse.ArgumentError as error:
-            raise DertsError(f"{error.argument_name} names none: give a path after it") from None
-        seeds, own = known.seeds, known.resume
-        refused = {
-            f"--preset names none: choose from {', '.join(PRESETS)}": [] in known.layers,
-            "--seeds names none: give one or more, as --seeds 0 1 2": seeds == [],
-            "--seed and --seeds do not go together: leave one out": seeds
-            and known.seed is not None,
-            "--resume goes on by the run's own settings: leave out --seeds": seeds and own,
-        }
-        for message in (message for message, wrong in refused.items() if wrong):
-            raise DertsError(message)
-        paths = list(own.glob("seed-*/config.toml")) if own else []
-        paths.sort(key=lambda path: (len(path.parent.name), path.parent.name))  # seed-2, seed-10
-        paths = [own / "config.toml", *paths] if own else []
-        config = next((read_config(path) for path in paths if path.is_file()), TrainConfig())
+            name = error.argument_name
+            one = f"one of {', '.join(PRESETS)}" if name == "--preset" else "a path or numbers"
+            raise DertsError(f"{name} names none: give {one} after it") from None
+        own = known.resume
+        if known.seeds and (known.seed or own):
+            raise DertsError("--seeds goes with neither --seed nor --resume: leave one out")
+        config = TrainConfig()
+        if own is not None:
+            from derts.training.run import seed_folders
+
+            paths = [folder / "config.toml" for folder in (own, *seed_folders(own))]
+            config = next((read_config(path) for path in paths if path.is_file()), config)
         for layer in known.layers:
             given = isinstance(layer[0], Path)
             config = read_config(layer[0], config) if given else apply_presets(layer, config)
@@ -94,11 +92,10 @@ class TrainOptions(QuietOptions):
 
 def train(options: TrainOptions) -> None:
     from derts.report.read import differing_settings
-    from derts.report.tensorboard import tensorboard_listener
     from derts.training import resume
     from derts.training import train as run
     from derts.training.run import begin_seeds, seed_folders, train_seeds
-    from derts.training.run_folder import Listen, Run
+    from derts.training.run_folder import Run
 
     config, quiet, seeds = options.run, options.quiet, options.seeds
     out = options.resume or options.out or Path("runs") / default_name(config, not seeds)
@@ -106,7 +103,7 @@ def train(options: TrainOptions) -> None:
     if (seeds or folders) and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise DertsError("--seeds is for one process: start torchrun once per seed, with --seed")
 
-    listen: Callable[[Path], Listen | None]
+    listen: Callable[[Path], Any]
     listen = tensorboard_listener if options.tensorboard else lambda folder: None
     changes: dict[str, Any] = {}
     if options.resume is not None:
@@ -115,11 +112,9 @@ def train(options: TrainOptions) -> None:
         if refused:
             option = refused[0].replace("_", "-")
             raise DertsError(f"--resume goes on by the run's own settings: leave out --{option}")
-        changes = {
-            "data_changed": options.data_changed,
-            "data": config.data if config.data != own.data else None,
-            "updates": config.updates if config.updates != own.updates else None,
-        }
+        values = {name: getattr(config, name) for name in RESUMED}
+        changes = {name: value for name, value in values.items() if value != getattr(own, name)}
+        changes["data_changed"] = options.data_changed
     if seeds or folders:
         folders = folders or begin_seeds(config, seeds, out, options.overwrite)
         _print_seeds(out, folders, train_seeds(folders, quiet=quiet, listen=listen, **changes))
@@ -132,38 +127,47 @@ def train(options: TrainOptions) -> None:
         _print_run(out, config, result)
 
 
+def tensorboard_listener(run: Path) -> Callable[[dict[str, Any]], None]:
+    """A function that writes the numbers of a run's events into its folder, as curves."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise DertsError(
+            "--tensorboard needs TensorBoard: pip install 'derts[tensorboard]', or leave it out"
+        ) from None
+    from derts.report.read import flat
+
+    writer = cache(lambda: SummaryWriter(str(run / "tensorboard")))
+
+    def listen(event: dict[str, Any]) -> None:
+        for name, value in flat(event, "/").items():
+            if isinstance(value, int | float) and name not in ("update", "round"):
+                writer().add_scalar(f"{event['event']}/{name}", float(value), event["update"])
+        writer().flush()
+
+    return listen
+
+
 def _print_run(out: Path, config: TrainConfig, result: dict[str, Any]) -> None:
     from derts.clock import share_of_selection, training_seconds
+    from derts.report.read import what_it_did
 
-    tasks, of = config.tasks, result["weights_of_update"]
-    training = training_seconds(result["seconds"])
+    tasks, name, of = config.tasks, config.strategy.name, result["weights_of_update"]
+    training, peak = training_seconds(result["seconds"]), result.get("peak_gib")
     each = 1000 * training / max(result["updates"], 1)
     rotated = ", every class rotated too" if tasks.rotated else ""
     reached = f"{result['accuracy']:.2f}% ± {result['interval']:.2f} on "
     reached += f"{len(result['accuracies'])} {result['split']} tasks"
     reached += f", weights of update {of}" if of != result["updates"] else ""
-    strategy, warmup = str(config.strategy.name), config.resolved().strategy.warmup
-    if strategy != "random" and warmup >= config.updates:
-        strategy += f", which never began: --strategy.warmup is {warmup}"
-    elif random := result["updates_at_random"]:
-        of_updates = f"{random} of {round(random / result['random_share'])} updates"
-        strategy += f", {of_updates} on random tasks: nothing to gain by a choice"
-    shares = [
-        f"{kind if name == 'select' else name} {100 * share:.0f}%"
-        for name, values in result["parts"].items()
-        for kind, share in values.items()
-        if share and (name == "select" or kind == "rounds")
-    ]
-    parts = f"{', '.join(shares)} of {result['rounds']} rounds"
     print_rows(
         ("learner", f"{config.learner.name}, {config.model.backbone}-{config.model.width}"),
         ("tasks", f"{tasks.way} way, {tasks.shot} shot, from {config.data}{rotated}"),
-        ("strategy", strategy),
-        *([("parts", parts)] if shares else []),
+        ("strategy", name),
+        ("did", name != "random" and what_it_did(config, result["rounds"], result["parts"])),
         *[("note", text) for text in result["notes"]],
         ("updates", f"{result['updates']} in {training:.1f} s ({each:.1f} ms each)"),
         ("selection", f"{100 * share_of_selection(result['seconds']):.1f}% of that time"),
-        *([("memory", f"{peak:.1f} GiB at the peak")] if (peak := result.get("peak_gib")) else []),
+        ("memory", peak and f"{peak:.1f} GiB at the peak"),
         ("accuracy", reached),
         ("run", out),
         ("next", f"derts report {out}"),

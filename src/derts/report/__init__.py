@@ -4,5 +4,4 @@ read         run folders -> groups of runs that differ in the seed alone, and th
 page         those -> the page of `derts report`, with figures and a map of the pool (pool_map)
 review       judged labels -> the page of `derts inspect`
 tables, pictures   rows as text and HTML, items on a sheet
-tensorboard  curves while a run trains
 """

@@ -23,9 +23,9 @@ PHASE_COLORS = {
     "update": "#3f7fd9", "tasks": "#7fb2ee", "pool": "#f0c36d", "embedding": "#d9822b",
     "estimating": "#c2477f", "selecting": "#8a63d2", "labels": "#2f9e6e",
 }  # fmt: skip
-PRINT_DPI = 300
 Colors = Sequence[tuple[RunGroup, str]]
 LEGEND_LETTERS, BAR_LETTERS = 64, 24  # in a line
+LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 8, "loc": "outside lower center"}
 SMALL = (5.2, 3.3)  # inches
 CURVES = (
     ("validation", "accuracy", "Accuracy on validation tasks", "validation-accuracy"),
@@ -34,47 +34,19 @@ CURVES = (
 )
 
 
-class FigureSheet:
-    """Figures by name, each with a caption."""
+def as_svg(name: str, figure: Any) -> str:
+    """A figure as an inline SVG element whose ink follows the page's text colour."""
+    import matplotlib as mpl
 
-    def __init__(self) -> None:
-        self.figures: dict[str, tuple[str, Any]] = {}
-
-    def add(self, name: str, caption: str, size: tuple[float, float] = SMALL) -> Any:
-        """A new figure's axes, to draw on."""
-        figure = new_figure(size)
-        self.figures[name] = (caption, figure)
-        axes = figure.subplots()
-        axes.spines[["top", "right"]].set_visible(False)
-        return axes
-
-    def svg(self, name: str) -> str:
-        """One figure as an inline SVG element whose ink follows the page's text colour."""
-        import matplotlib as mpl
-
-        caption, figure = self.figures[name]
-        # a fixed salt and no date: the same report twice is the same file
-        settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": name}
-        with mpl.rc_context(settings):
-            text = _rendered(figure, "svg", transparent=True, metadata={"Date": None}).decode()
-        text = text[text.index("<svg") :]
-        text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
-        text = text.replace("#000000", "currentColor")
-        text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
-        # identifiers must differ between the figures of one page
-        text = re.sub(r'id="|href="#|url\(#', lambda found: f"{found[0]}{name}-", text)
-        head, rest = text.split(">", 1)
-        head = re.sub(r' (width|height)="[^"]*"', "", head)
-        return f'{head} role="img" aria-label="{html.escape(caption)}">{rest}'
-
-    def save(self, folder: Path) -> list[Path]:
-        """Every figure as a PNG at 300 dots per inch."""
-        folder.mkdir(parents=True, exist_ok=True)
-        paths = []
-        for name, (_, figure) in self.figures.items():
-            paths.append(folder / f"{name}.png")
-            save_figure(figure, paths[-1], dpi=PRINT_DPI, facecolor="white")
-        return paths
+    # a fixed salt and no date: the same report twice is the same file
+    settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": name}
+    about = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with mpl.rc_context(settings):
+        text = _rendered(figure, "svg", transparent=True, metadata=about).decode()
+    # identifiers must differ between the figures of one page
+    text = re.sub(r'id="|href="#|url\(#', lambda found: f"{found[0]}{name}-", text)
+    text = text[text.index("<svg") + 4 :].replace("#000000", "currentColor")
+    return f'<svg role="img" aria-label="{html.escape(figure.get_label())}"{text}'
 
 
 def new_figure(size: tuple[float, float], layout: str | None = "constrained") -> Any:
@@ -123,26 +95,34 @@ def shorten(text: str, most: int) -> str:
     return f"{text[: most // 2]}…{text[len(text) - (most - most // 2 - 1) :]}"
 
 
-def draw_figures(groups: Sequence[RunGroup]) -> FigureSheet:
-    """All figures that these runs have something to show in."""
-    sheet = FigureSheet()
+def draw_figures(groups: Sequence[RunGroup]) -> dict[str, Any]:
+    """All figures that these runs have something to show in, by name, with captions as labels."""
+    figures: dict[str, Any] = {}
+
+    def add(name: str, caption: str, size: tuple[float, float] = SMALL) -> Any:
+        figures[name] = new_figure(size)
+        figures[name].set_label(caption)
+        axes = figures[name].subplots()
+        axes.spines[["top", "right"]].set_visible(False)
+        return axes
+
     kept = COLORS if groups[0].config.strategy.name == "random" else COLORS[1:]  # random is grey
     colors = list(zip(groups, itertools.cycle(kept), strict=False))
     runs = [run for group in groups for run in group.runs]
     for event, key, what, name in CURVES:
         if any(run.named(event) for run in runs):
             for against, unit in (("update", "updates"), ("seconds", "seconds")):
-                axes = sheet.add(f"{name}-{unit}", f"{what}, against {unit}")
+                axes = add(f"{name}-{unit}", f"{what}, against {unit}")
                 _draw_curves(axes, colors, event, key, against)
     chose = any(name in run.phases() for name in SELECTION_PHASES for run in runs)
     if chose or len(groups) > 1:  # else it is one bar of one colour
         lines = sum(_label(group, BAR_LETTERS).count("\n") + 1 for group in groups)
         size = (SMALL[0], max(2.2, 1.5 + 0.25 * lines + 0.2 * len(groups)))
-        _draw_phases(sheet.add("time", "Milliseconds per update, over the whole run", size), groups)
+        _draw_phases(add("time", "Milliseconds per update, over the whole run", size), groups)
     if any(event["noise"]["pool"] for run in runs for event in run.named("round")):
-        axes = sheet.add("noise", "Wrong labels in the pool, dropped and kept")
+        axes = add("noise", "Wrong labels in the pool, dropped and kept")
         _draw_noise(axes, colors)
-    return sheet
+    return figures
 
 
 def _label(group: RunGroup, letters: int = LEGEND_LETTERS) -> str:
@@ -159,11 +139,7 @@ def _finish(axes: Any, across: str, up: str) -> None:
     columns = 2 if max(map(len, lines), default=0) <= LEGEND_LETTERS // 2 else 1
     width, height = axes.figure.get_size_inches()
     axes.figure.set_size_inches(width, height + 0.17 * math.ceil(len(lines) / columns))
-    _legend(axes, columns)
-
-
-def _legend(axes: Any, columns: int) -> None:
-    axes.figure.legend(frameon=False, fontsize=8, ncols=columns, loc="outside lower center")
+    axes.figure.legend(ncols=columns, **LEGEND)
 
 
 def _draw_curves(axes: Any, colors: Colors, event: str, key: str, against: str) -> None:
@@ -196,7 +172,7 @@ def _draw_phases(axes: Any, groups: Sequence[RunGroup]) -> None:
     axes.set_yticks(rows, [_label(group, BAR_LETTERS) for group in groups], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel("ms per update, evaluation apart")
-    _legend(axes, 3)
+    axes.figure.legend(ncols=3, **LEGEND)
 
 
 def _draw_noise(axes: Any, colors: Colors) -> None:

@@ -1,16 +1,15 @@
 """One self-contained HTML page about some runs: no network, opens from disk."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from derts import __version__
 from derts.config_file import to_toml
 from derts.files import write_atomically
-from derts.report.figures import FigureSheet, draw_figures
+from derts.report.figures import as_svg, draw_figures
 from derts.report.pool_map import RANDOM, Atlas, PoolView, pool_views
 from derts.report.read import (
     KEPT_COLUMN,
@@ -20,12 +19,12 @@ from derts.report.read import (
     group_runs,
     read_runs,
     settings_table,
+    what_it_did,
 )
-from derts.report.tables import Rows, html_page, html_table
+from derts.report.tables import Rows, html_page, html_table, page_part
 from derts.training.result import parts_of_rounds
 from derts.training.run_folder import CHANGED
 
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 KEPT = (
     "Wrong labels kept: of the labels in the tasks that were trained on, how many are wrong. It is "
     "known only because the noise was added by these runs themselves."
@@ -46,21 +45,14 @@ MAP = (
     "training: how many tasks of the pool it stands for, divided by the mean."
 )
 GRIDS = "A row is a task, one support image per class as labelled; a red frame marks a wrong label."
-CHOSEN = {
-    "facility-location": "Tasks were selected by facility location",
-    "random": "Tasks were drawn at random, because selecting does not pay here",
-    "random-votes": "Tasks were drawn at random from the pool, by their voted labels",
-    "uniform": "Tasks were drawn at random from the pool",
-    "balanced": "",  # told by the part balance
-}
 
 
 @dataclass(frozen=True)
 class ReportPage:
-    """A page, and the figures on it."""
+    """A page, and the figures on it by name."""
 
     page: str
-    figures: FigureSheet
+    figures: dict[str, Any]
 
     def save(self, path: Path | str) -> Path:
         path = Path(path)
@@ -93,7 +85,12 @@ def make_report(
         _pools(views, figures),
         _again(groups),
     ]
-    return ReportPage(_page("\n".join(filter(None, sections)), views, atlas), figures)
+    body = "\n".join(filter(None, sections))
+    end = f'<div id="tip" role="status" hidden></div><script>{page_part("page.js")}</script>'
+    footer = f"<footer>Written by derts {__version__}.</footer>"
+    return ReportPage(
+        html_page("derts report", f"{body}\n{footer}{end}", "".join(atlas.rules)), figures
+    )
 
 
 def _heading(groups: Sequence[RunGroup]) -> str:
@@ -102,8 +99,11 @@ def _heading(groups: Sequence[RunGroup]) -> str:
     tasks = f"{config.tasks.way}-way {config.tasks.shot}-shot"
     about = f"{config.learner.name} on {Path(config.data).name}, {tasks}; {len(runs)} run"
     about += "s" if len(runs) > 1 else ""
-    told = [(group.name, " ".join(what_it_did(group))) for group in groups]
-    did = "".join(f"<p><b>{escape(name)}</b>: {escape(text)}</p>" for name, text in told if text)
+    did = ""
+    for group in groups:
+        rounds = [event for run in group.runs for event in run.named("round")]
+        if told := what_it_did(group.config, len(rounds), parts_of_rounds(rounds)):
+            did += f"<p><b>{escape(group.name)}</b>: {escape(told)}</p>"
     notes = dict.fromkeys(
         note if len(groups) == 1 else f"{group.name}: {note}"
         for group, run in runs
@@ -113,34 +113,6 @@ def _heading(groups: Sequence[RunGroup]) -> str:
     did += f"<p>Notes of the runs:</p><ul>{items}</ul>" if notes else ""
     did = f"<h2>What derts did</h2>{did}" if did else ""
     return f"<h1>derts report</h1><p>{escape(about)}</p>{did}"
-
-
-def what_it_did(group: RunGroup) -> list[str]:
-    """A few plain sentences about a group."""
-    strategy, updates = group.config.strategy, group.config.updates
-    if strategy.name == "random":
-        return ["Every task was drawn at random."]
-    if strategy.warmup >= updates:
-        return [f"It never began: the warm-up of {strategy.warmup} updates is all of the run."]
-    rounds = [event for run in group.runs for event in run.named("round")]
-    parts = parts_of_rounds(rounds)
-    if not parts:
-        return []
-    pools = f"{len(rounds)} pool{'' if len(rounds) == 1 else 's'}"
-    told = [f"It looked at {pools} of {strategy.pool} tasks."]
-    if (share := parts.get("votes", {}).get("relabelled")) is not None:
-        did = f"relabelled {100 * share:.1f}% of the labels" if share else "changed no label"
-        told.append(f"The majority vote {did}.")
-    if (share := parts.get("drop", {}).get("dropped")) is not None:
-        some = f"{100 * share:.1f}% of the tasks looked noisy and were dropped."
-        told.append(some if share else "No task was dropped.")
-    chosen = {"Classes were balanced": parts.get("balance", {}).get("rounds", 0.0)}
-    for name, share in parts.get("select", {}).items():
-        chosen[CHOSEN.get(name, f"Tasks were selected by {name}")] = share
-    for sentence, share in chosen.items():
-        when = "" if share == 1 else f" in {100 * share:.0f}% of the rounds"
-        told += [f"{sentence}{when}."] if sentence and share else []
-    return told
 
 
 def _summary(groups: Sequence[RunGroup]) -> str:
@@ -167,17 +139,19 @@ def _summary(groups: Sequence[RunGroup]) -> str:
     return f"{found}<details open><summary>Every run</summary>{_table(rows)}</details>"
 
 
-def _figures(title: str, figures: FigureSheet, prefixes: tuple[str, ...], about: str = "") -> str:
+def _figures(
+    title: str, figures: Mapping[str, Any], prefixes: tuple[str, ...], about: str = ""
+) -> str:
     shown = "".join(
-        f"<figure><figcaption>{escape(caption)}</figcaption>{figures.svg(name)}</figure>"
-        for name, (caption, _) in figures.figures.items()
+        f"<figure><figcaption>{escape(one.get_label())}</figcaption>{as_svg(name, one)}</figure>"
+        for name, one in figures.items()
         if name.startswith(prefixes)
     )
     text = f"<p>{about}</p>" if about else ""
     return f'<h2>{title}</h2>{text}<div class="figures">{shown}</div>' if shown else ""
 
 
-def _pools(views: Sequence[PoolView], figures: FigureSheet) -> str:
+def _pools(views: Sequence[PoolView], figures: Mapping[str, Any]) -> str:
     if not views:
         return ""
     grids = "".join(view.grids() for view in views)
@@ -209,32 +183,4 @@ def _again(groups: Sequence[RunGroup]) -> str:
 
 
 def _table(rows: Rows) -> str:
-    """A table that sorts: the first row is its heading."""
-
-    def value(row: int, column: int) -> str:
-        number = rows[row + 1][column].split(" ± ")[0].rstrip("%").replace(",", "")
-        try:
-            return f' data-value="{float(number)}"'
-        except ValueError:
-            return ""
-
-    table = html_table(rows, value, '<button type="button">{}</button>')
-    return f'<div class="scroll">{table}</div>'
-
-
-def _page(body: str, views: Sequence[PoolView], atlas: Atlas) -> str:
-    # first: it adds the tasks' pictures to the atlas
-    data = [view.script_data() for view in views]
-    script = (files("derts.report") / "page.js").read_text(encoding="utf-8")
-    sheet = f".atlas {{ background-image: url({atlas.data_address()}); }}\n" if atlas.tiles else ""
-    # a class may be called </script>: no text in here may end the element
-    tasks = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    return html_page(
-        "derts report",
-        f"{body}\n<footer>Written by derts {__version__}.</footer>"
-        '<div id="tip" role="status" hidden></div>'
-        f'<script type="application/json" id="tasks">{tasks}</script><script>{script}</script>',
-        sheet,
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        '<link rel="icon" href="data:,">',
-    )
+    return f'<div class="scroll">{html_table(rows)}</div>'

@@ -25,10 +25,10 @@ def to_picture(pixels: torch.Tensor) -> Image.Image:
     return Image.fromarray(values[..., 0] if values.shape[-1] == 1 else values)
 
 
-def jpeg_text(picture: Image.Image, quality: int, optimize: bool = False) -> str:
+def jpeg_text(picture: Image.Image, quality: int) -> str:
     """A picture as a JPEG in base64, as pages hold it."""
     buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=quality, optimize=optimize)
+    picture.save(buffer, "JPEG", quality=quality, optimize=True)
     return base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
@@ -36,7 +36,12 @@ def draw_sheet(
     pictures: Sequence[Image.Image], captions: Sequence[str], path: Path, title: str
 ) -> None:
     """Write pictures in rows of ten as a PNG, with a few lines under each; at most a hundred."""
-    texts = ["\n".join(map(_wrapped, caption.split("\n"))) for caption in captions]
+
+    def wrapped(line: str) -> str:  # on as many lines as it needs; of a very long one the ends
+        line = shorten(printable(line), SHEET_LINES * SHEET_LETTERS - SHEET_LETTERS // 2)
+        return "\n".join(textwrap.wrap(line, SHEET_LETTERS)) or line
+
+    texts = ["\n".join(map(wrapped, caption.split("\n"))) for caption in captions]
     shown = list(zip(pictures, texts, strict=True))[:SHEET_PICTURES]
     columns = max(4, min(10, len(shown)))
     rows = max(1, math.ceil(len(shown) / columns))
@@ -53,9 +58,3 @@ def draw_sheet(
         axes.text(0, -0.03, plain(caption), fontsize=6.5, va="top", transform=axes.transAxes)
     figure.suptitle(plain(title), fontsize=9, x=0.01, y=1 - 0.12 / high, ha="left")
     save_figure(figure, path, dpi=150)
-
-
-def _wrapped(line: str) -> str:
-    """A line of a caption whole, on as many as it needs; of a very long one the ends."""
-    line = shorten(printable(line), SHEET_LINES * SHEET_LETTERS - SHEET_LETTERS // 2)
-    return "\n".join(textwrap.wrap(line, SHEET_LETTERS)) or line

@@ -1,10 +1,8 @@
 """The pool as a map, and some of its tasks as rows of pictures: parts of the page."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
-from typing import Any
 
 import torch
 from PIL import Image
@@ -20,7 +18,6 @@ from derts.tasks import TaskPool
 from derts.training.task_drawer import TaskDrawer, training_images
 
 TILE = 40  # pixels of a picture on the page
-COLUMNS = 50
 MOST_PICTURES = 3000
 MAP_TASKS = 300
 WIDTH, HEIGHT, MARGIN = 640, 420, 22
@@ -36,40 +33,31 @@ RANDOM = (
 )
 
 
-@dataclass
 class Atlas:
-    """Different images, each once, side by side on one sheet that the page points into."""
+    """Different images, each once, as rules of the page's style sheet."""
 
-    places: dict[tuple[int, int], int] = field(default_factory=dict)
-    tiles: list[Image.Image] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.rules: list[str] = []
+        self._numbers: dict[tuple[int, int], int] = {}
 
     def show(self, images: Table, index: int, wrong: bool) -> str:
         """An item as an element of the page: its picture, of features the name of its class.
 
-        Nothing where the sheet is full.
+        Nothing where there are too many pictures.
         """
         key, kind = (id(images), index), " wrong" if wrong else ""
         name = escape(images.class_names[int(images.labels[index])])
         if images.of_features:
             return f'<span class="name{kind}">{name}</span>'
-        if key not in self.places:
-            if len(self.tiles) == MOST_PICTURES:
+        if key not in self._numbers:
+            if len(self.rules) == MOST_PICTURES:
                 return ""
-            self.places[key] = len(self.tiles)
+            self._numbers[key] = len(self.rules)
             picture = to_picture(images.gather(torch.tensor([index]))[0])
-            self.tiles.append(picture.resize((TILE, TILE), Image.Resampling.BICUBIC))
-        row, column = divmod(self.places[key], COLUMNS)
-        place = f"background-position:-{column * TILE}px -{row * TILE}px"
-        return f'<span class="picture atlas{kind}" title="{name}" style="{place}"></span>'
-
-    def data_address(self) -> str:
-        """The sheet as a data: address."""
-        rows = max(1, math.ceil(len(self.tiles) / COLUMNS))
-        gray = all(tile.mode == "L" for tile in self.tiles)
-        sheet = Image.new("L" if gray else "RGB", (COLUMNS * TILE, rows * TILE))
-        for number, tile in enumerate(self.tiles):
-            sheet.paste(tile, (number % COLUMNS * TILE, number // COLUMNS * TILE))
-        return f"data:image/jpeg;base64,{jpeg_text(sheet, 72, optimize=True)}"
+            content = jpeg_text(picture.resize((TILE, TILE), Image.Resampling.BICUBIC), 72)
+            address = f"data:image/jpeg;base64,{content}"
+            self.rules.append(f".p{len(self.rules)} {{ background-image: url({address}); }}\n")
+        return f'<span class="picture p{self._numbers[key]}{kind}" title="{name}"></span>'
 
 
 def tasks_of_round(
@@ -99,13 +87,12 @@ def tasks_of_round(
 
 @dataclass
 class PoolView:
-    """One group's newest kept round: its HTML, and the data that the page's script reads."""
+    """One group's newest kept round as HTML."""
 
     group: RunGroup
     record: RoundRecord
     tasks: tuple[Table, TaskPool] | str
     atlas: Atlas
-    number: int
 
     def __post_init__(self) -> None:
         weights, dropped = self.record.weight.tolist(), self.record.dropped.tolist()
@@ -132,31 +119,32 @@ class PoolView:
         gamma = f", γ {weight:.2f}" if weight and not self.record.random else ""
         return f"loss {loss:.{digits}f}{gamma}"
 
-    def script_data(self) -> list[dict[str, Any]]:
-        """What the page shows of each task on the map."""
-        wrong = [f", wrong labels {100 * share:.0f}%" for share in self.record.mislabelled.tolist()]
-        told = wrong if self.record.mislabelled.any() else [""] * len(wrong)
-        return [
-            {
-                "number": task,
-                "state": self.states[task],
-                "text": self._told(task, 3) + told[task],
-                "cards": "".join(f"<span>{''.join(one)}</span>" for one in self.pictures(task)),
-            }
-            for task in range(self.shown)
-        ]
+    def _tip(self, task: int) -> str:
+        """What the page shows of a task while its circle is pointed at."""
+        wrong = self.record.mislabelled
+        told = f", wrong labels {100 * float(wrong[task]):.0f}%" if wrong.any() else ""
+        cards = "".join(f"<span>{''.join(one)}</span>" for one in self.pictures(task))
+        return (
+            f"<div><strong>task {task}: {self.states[task]}</strong>"
+            f'<div>{self._told(task, 3)}{told}</div><div class="cards">{cards}</div></div>'
+        )
 
     def map(self) -> str:
         """The figure: a circle per task, γ as its size."""
         record, whole = self.record, len(self.states)
         circles = []
-        for task, (x, y) in enumerate(_scaled(record.place[: self.shown]).tolist()):
+        # a few far outliers are drawn at the edge
+        places = record.place[: self.shown]
+        low, high = places.quantile(0.01, 0), places.quantile(0.99, 0)
+        unit = ((places - low) / (high - low).clamp(min=1e-9)).clamp(-0.02, 1.02)
+        places = MARGIN + unit * torch.tensor([WIDTH - 2.0 * MARGIN, HEIGHT - 2.0 * MARGIN])
+        for task, (x, y) in enumerate(places.tolist()):
             radius = 4 + 2.6 * min(float(record.weight[task]), 6.0) ** 0.5
             circles.append(
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" '
-                f'fill="{STATES[self.states[task]][0]}" data-map="{self.number}" '
-                f'data-task="{task}"/>'
+                f'fill="{STATES[self.states[task]][0]}"/>'
             )
+        tips = "".join(map(self._tip, range(self.shown)))
         key = "".join(
             f'<span><i style="background:{color}"></i>{state}'
             f"{', larger with γ' if state == 'selected' else ''}</span>"
@@ -171,7 +159,8 @@ class PoolView:
             f'<figure class="map"><figcaption>{escape(caption)}</figcaption>'
             f'<div class="key">{key}</div>'
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="map of the pool">'
-            f"{''.join(circles)}</svg></figure>"
+            f"{''.join(circles)}</svg>"
+            f'<div class="tips" hidden>{tips}</div></figure>'
         )
 
     def grids(self) -> str:
@@ -200,14 +189,6 @@ def pool_views(groups: Sequence[RunGroup], atlas: Atlas, data: str | None) -> li
         for run in group.runs:
             if (record := run.newest_round) is not None:
                 tasks = tasks_of_round(run.config, record, opened, data or run.run.found_data())
-                views.append(PoolView(group, record, tasks, atlas, len(views)))
+                views.append(PoolView(group, record, tasks, atlas))
                 break
     return views
-
-
-def _scaled(places: torch.Tensor) -> torch.Tensor:
-    """[n, 2] into the drawing; a few far outliers are drawn at its edge."""
-    low, high = places.quantile(0.01, 0), places.quantile(0.99, 0)
-    unit = ((places - low) / (high - low).clamp(min=1e-9)).clamp(-0.02, 1.02)
-    size = torch.tensor([WIDTH - 2.0 * MARGIN, HEIGHT - 2.0 * MARGIN])
-    return MARGIN + unit * size

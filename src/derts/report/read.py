@@ -2,10 +2,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from derts.clock import training_seconds
@@ -19,6 +20,13 @@ from derts.training.result import Result, summarise
 from derts.training.run_folder import Event, Run
 
 KEPT_COLUMN = "wrong labels kept"
+CHOSEN = {
+    "facility-location": "Tasks were selected by facility location",
+    "random": "Tasks were drawn at random, because selecting does not pay here",
+    "random-votes": "Tasks were drawn at random from the pool, by their voted labels",
+    "uniform": "Tasks were drawn at random from the pool",
+    "balanced": "",  # told by the part balance
+}
 
 
 class RunHistory:
@@ -134,7 +142,7 @@ def group_runs(histories: Sequence[RunHistory]) -> list[RunGroup]:
 
 
 def _group_name(config: TrainConfig, settings: Sequence[str]) -> str:
-    values, parts = flat_values(config), [str(config.strategy.name)]
+    values, parts = flat(as_values(config)), [str(config.strategy.name)]
     last = [name.split(".")[-1] for name in settings]
     for name, short in zip(settings, last, strict=True):
         parts.append(f"{short if last.count(short) == 1 else name}={values.get(name)}")
@@ -143,32 +151,30 @@ def _group_name(config: TrainConfig, settings: Sequence[str]) -> str:
 
 def differing_settings(configs: Sequence[TrainConfig]) -> list[str]:
     """Names of the settings that are not alike in all configs."""
-    all_values = [flat_values(config) for config in configs]
+    all_values = [flat(as_values(config)) for config in configs]
     names = dict.fromkeys(name for values in all_values for name in values)
     return [name for name in names if len({repr(v.get(name)) for v in all_values}) > 1]
 
 
 def settings_table(groups: Sequence[RunGroup]) -> list[tuple[str, ...]]:
     """What tells groups apart, a heading first; nothing where nothing does."""
-    values = [flat_values(group.config) for group in groups]
+    values = [flat(as_values(group.config)) for group in groups]
     names = differing_settings([group.config for group in groups])
     rows = [(name, *(str(value.get(name, "")) for value in values)) for name in names]
     return [("setting", *(group.name for group in groups)), *rows] if rows else []
 
 
-def flat_values(config: TrainConfig) -> dict[str, Any]:
-    """Settings by their dotted name.
+def flat(values: Mapping[str, Any], joint: str = ".", path: str = "") -> dict[str, Any]:
+    """Tables in tables as one, by their joint names.
 
-    >>> flat_values(TrainConfig())["tasks.shot"]
-    5
+    >>> flat({"tasks": {"shot": 5}, "seed": 0})
+    {'tasks.shot': 5, 'seed': 0}
     """
-    flat: dict[str, Any] = {}
-    for name, value in as_values(config).items():
-        if isinstance(value, dict):
-            flat |= {f"{name}.{key}": item for key, item in value.items()}
-        else:
-            flat[name] = value
-    return flat
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        inner = isinstance(value, dict)
+        found |= flat(value, joint, f"{path}{name}{joint}") if inner else {path + name: value}
+    return found
 
 
 def finished_results(groups: Sequence[RunGroup]) -> dict[str, list[Result]]:
@@ -196,10 +202,10 @@ def comparison_table(results: Mapping[str, Sequence[Result]]) -> Sequence[tuple[
         gain = paired_by_seed(ours, theirs)
         seeds = " against ".join(", ".join(map(str, sorted(one))) for one in (ours, theirs))
         difference = gain.shown("+") if gain else f"no seed in common: {seeds}"
-        kept = _mean(one["noise"]["kept"] for one in results[name])
-        seconds = _mean(one["seconds_per_update"] or 0.0 for one in results[name]) or 0.0
-        share = _mean(one["selection_share"] for one in results[name]) or 0.0
-        wrong = "" if kept is None else f"{100 * kept:.1f}%"
+        kept = [known for one in results[name] if (known := one["noise"]["kept"]) is not None]
+        seconds = fmean(one["seconds_per_update"] or 0.0 for one in results[name])
+        share = fmean(one["selection_share"] or 0.0 for one in results[name])
+        wrong = f"{100 * fmean(kept):.1f}%" if kept else ""
         numbers = wrong, f"{1000 * seconds:.0f}", f"{100 * share:.1f}%"
         reached = str(over_seeds(list(ours.values())))
         rows.append((name, reached, "" if name == first else difference, *numbers))
@@ -208,6 +214,26 @@ def comparison_table(results: Mapping[str, Sequence[Result]]) -> Sequence[tuple[
     return [(*row[:3], *row[4:]) for row in rows]
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+def what_it_did(config: TrainConfig, rounds: int, parts: Mapping[str, Mapping[str, float]]) -> str:
+    """A few plain sentences about runs: of how many rounds, and `parts_of_rounds`."""
+    if config.strategy.name == "random":
+        return "Every task was drawn at random."
+    if (warmup := config.resolved().strategy.warmup) >= config.updates:
+        return f"It never began: the warm-up of {warmup} updates is all of the run."
+    if not parts:
+        return ""
+    pools = f"{rounds} pool{'' if rounds == 1 else 's'}"
+    told = [f"It looked at {pools} of {config.strategy.pool} tasks."]
+    if (share := parts.get("votes", {}).get("relabelled")) is not None:
+        did = f"relabelled {100 * share:.1f}% of the labels" if share else "changed no label"
+        told.append(f"The majority vote {did}.")
+    if (share := parts.get("drop", {}).get("dropped")) is not None:
+        some = f"{100 * share:.1f}% of the tasks looked noisy and were dropped."
+        told.append(some if share else "No task was dropped.")
+    chosen = {"Classes were balanced": parts.get("balance", {}).get("rounds", 0.0)}
+    for name, share in parts.get("select", {}).items():
+        chosen[CHOSEN.get(name, f"Tasks were selected by {name}")] = share
+    for sentence, share in chosen.items():
+        when = "" if share == 1 else f" in {100 * share:.0f}% of the rounds"
+        told += [f"{sentence}{when}."] if sentence and share else []
+    return " ".join(told)

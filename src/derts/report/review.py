@@ -3,13 +3,13 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any
 
 import torch
 
 from derts.labels.judging import JudgedItems
 from derts.report.pictures import jpeg_text, to_picture
+from derts.report.tables import html_page, page_part
 
 SUSPECT_SIDE, TYPICAL_SIDE = 112, 64  # pixels, at most
 TYPICAL = 6  # images of a class beside a suspect
@@ -51,8 +51,8 @@ def review_page(judged: JudgedItems, images: Sequence[int]) -> str:
     content |= {"typical": typical, "pictures": has_pictures}
     # no name can end the script that holds the data
     text = json.dumps(content, ensure_ascii=False).replace("<", "\\u003c")
-    template = files("derts.report").joinpath("review.html").read_text(encoding="utf-8")
-    return template.replace("/*DATA*/", text, 1)
+    body = page_part("review.html").replace("/*DATA*/", text, 1)
+    return html_page("derts review", body, page_part("review.css"))
 
 
 def _thumbnail(pixels: torch.Tensor, side: int) -> str:

@@ -6,6 +6,7 @@ from importlib.resources import files
 
 from derts.errors import printable
 
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 Rows = Sequence[Sequence[str]]
 """The first row is the heading."""
 
@@ -42,16 +43,14 @@ def markdown_table(rows: Rows, left: int = 1) -> str:
     return "\n".join(lines)
 
 
-def html_table(
-    rows: Rows, attributes: Callable[[int, int], str] = lambda row, column: "", heading: str = "{}"
-) -> str:
+def html_table(rows: Rows, attributes: Callable[[int, int], str] = lambda row, at: "") -> str:
     """A table of HTML, every text escaped; `attributes` of the cell at (row, column) of the body.
 
     >>> print(html_table([("name",), ("a",)]))
     <table><thead><tr><th>name</th></tr></thead>
     <tbody><tr><td>a</td></tr></tbody></table>
     """
-    head = "".join(f"<th>{heading.format(html.escape(text))}</th>" for text in rows[0])
+    head = "".join(f"<th>{html.escape(text)}</th>" for text in rows[0])
     lines = []
     for number, row in enumerate(rows[1:]):
         cells = (
@@ -62,12 +61,17 @@ def html_table(
     return f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
 
 
-def html_page(title: str, body: str, style: str = "", head: str = "") -> str:
-    """A page that needs no other file; the title is escaped here."""
-    sheet = (files("derts.report") / "page.css").read_text(encoding="utf-8")
+def page_part(name: str) -> str:
+    """A file beside this one: a style sheet, a script, a part of a page."""
+    return (files("derts.report") / name).read_text(encoding="utf-8")
+
+
+def html_page(title: str, body: str, style: str = "") -> str:
+    """A page that needs, and may load, no other file; the title is escaped here."""
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{head}'
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(title)}</title>"
-        f"<style>{sheet}{style}</style></head>\n<body>\n{body}</body></html>\n"
+        f"<style>{page_part('page.css')}{style}</style></head>\n<body>\n{body}</body></html>\n"
     )
