@@ -50,12 +50,8 @@ def from_dataset(
     if not images:
         raise DertsError("the dataset is empty: give one with at least one (image, label)")
     values, numbered = np.unique(np.array(labels, dtype=np.int64), return_inverse=True)
-    return ImageTable(
-        torch.from_numpy(np.stack(images)),
-        torch.from_numpy(numbered.astype(np.int64)),
-        _names(values.tolist(), class_names, dataset),
-        split,
-    )
+    items, numbers = torch.from_numpy(np.stack(images)), torch.from_numpy(numbered).long()
+    return ImageTable(items, numbers, _names(values.tolist(), class_names, dataset), split)
 
 
 def _pairs(dataset: Any) -> Iterator[tuple[Any, Any]]:

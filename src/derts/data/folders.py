@@ -144,11 +144,11 @@ def photographs(folder: Path, root: Path | None = None) -> Photographs:
     images, unread = [], Counter[str]()
     for parent, folders, files in os.walk(folder):  # without links to folders
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for path, kind in ((Path(parent, name), _kind(name)) for name in files):
-            if kind:
+        for name in files:
+            if kind := _kind(name):
                 unread[kind] += 1
             elif kind is not None:  # a link to nowhere, too, and reading it will say so
-                images.append(path.relative_to(root or folder).as_posix())
+                images.append(Path(parent, name).relative_to(root or folder).as_posix())
     return sorted(images), unread
 
 

@@ -201,14 +201,12 @@ class _Preparation:
                     raise DertsError(f"{lost} ({file}: {reason}): replace its images, or remove it")
             images = split.images
             names = [images.name(index) for index in kept.tolist()] if images.root else None
-            content = SplitContent(
-                (),  # `decode` has written the pixels already
+            shape, labels = (
                 (self.size, self.size, self.channels),
                 torch.from_numpy(split.labels[kept]),
-                split.class_names,
-                split.categories,
-                names,
             )
+            about = split.class_names, split.categories, names
+            content = SplitContent((), shape, labels, *about)  # its pixels are written already
             entries[name] = finish_split(self.partial, name, content)
         return entries
 

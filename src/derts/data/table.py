@@ -188,9 +188,6 @@ def with_rotated_classes(images: Table, classes: Sequence[str] | None = None) ->
     for quarter, rotated in enumerate(four):
         rotated.copy_(torch.rot90(upright, quarter, (1, 2)))
     labels = torch.arange(len(names)).repeat_interleave(torch.tensor([len(g) for g in groups]))
-    return ImageTable(
-        four.flatten(0, 1),
-        torch.cat([labels + quarter * len(names) for quarter in range(QUARTERS)]),
-        names + tuple(f"{name}, {90 * q}°" for q in range(1, QUARTERS) for name in names),
-        images.split,
-    )
+    labels = torch.cat([labels + quarter * len(names) for quarter in range(QUARTERS)])
+    names += tuple(f"{name}, {90 * q}°" for q in range(1, QUARTERS) for name in names)
+    return ImageTable(four.flatten(0, 1), labels, names, images.split)

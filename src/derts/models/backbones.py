@@ -87,9 +87,10 @@ class ResidualBlock(nn.Module):
         y = x
         for layer in before:
             y = conv_norm([layer], [y], lambda y: F.leaky_relu(y, SLOPE))
-        # as in CNN4's blocks
-        join = [last, shortcut], [y, x]
-        return conv_norm(*join, lambda y, x: F.leaky_relu(F.max_pool2d(y + x, 2), SLOPE))
+        # pooled before the ReLU, as in CNN4's blocks
+        return conv_norm(
+            [last, shortcut], [y, x], lambda y, x: F.leaky_relu(F.max_pool2d(y + x, 2), SLOPE)
+        )
 
     def layers(self) -> tuple[list[Layer], Layer]:
         """Convolutions with their norms: of the main branch, of the shortcut."""
