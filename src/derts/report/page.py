@@ -21,7 +21,7 @@ from derts.report.read import (
     settings_table,
     what_it_did,
 )
-from derts.report.tables import Rows, html_page, html_table, page_part
+from derts.report.tables import html_page, html_table, page_part
 from derts.training.result import parts_of_rounds
 from derts.training.run_folder import CHANGED
 
@@ -125,7 +125,7 @@ def _summary(groups: Sequence[RunGroup]) -> str:
         chance = " or ".join(f"{100 / way:.0f}" for way in ways)
         about = SUMMARY.format(split=splits[0], chance=chance)
         about += f" {KEPT}" if KEPT_COLUMN in rows[0] else ""
-        found += f"<p>{escape(about)}</p>{_table(rows)}"
+        found += f"<p>{escape(about)}</p>{html_table(rows)}"
         if len({tuple(group.seeds) for group in groups}) > 1:
             each = (f"{group.name} has {', '.join(map(str, group.seeds))}" for group in groups)
             about = f"Seeds: {'; '.join(each)}. A difference is over the seeds that both have."
@@ -136,7 +136,7 @@ def _summary(groups: Sequence[RunGroup]) -> str:
         best = f" (weights of update {chosen})" if chosen != run.last_update else ""
         name, seed = run.config.strategy.name, str(run.config.seed)
         rows.append((run.name, name, seed, run.status, str(run.last_update), run.reached + best))
-    return f"{found}<details open><summary>Every run</summary>{_table(rows)}</details>"
+    return f"{found}<details open><summary>Every run</summary>{html_table(rows)}</details>"
 
 
 def _figures(
@@ -152,8 +152,6 @@ def _figures(
 
 
 def _pools(views: Sequence[PoolView], figures: Mapping[str, Any]) -> str:
-    if not views:
-        return ""
     grids = "".join(view.grids() for view in views)
     maps = "".join(view.map() for view in views if not view.record.random)
     names = (escape(view.group.name) for view in views if view.record.random)
@@ -167,7 +165,7 @@ def _pools(views: Sequence[PoolView], figures: Mapping[str, Any]) -> str:
 def _again(groups: Sequence[RunGroup]) -> str:
     settings = settings_table(groups)
     found = "<h2>Settings, and how to run it again</h2>"
-    found += f"<p>What tells the groups apart:</p>{_table(settings)}" if settings else ""
+    found += f"<p>What tells the groups apart:</p>{html_table(settings)}" if settings else ""
     for group in groups:
         run = group.runs[0]
         made = [(run.result or {}).get(name, {}) for name in ("code", "machine")]
@@ -180,7 +178,3 @@ def _again(groups: Sequence[RunGroup]) -> str:
             f"<p>{escape(by)}</p></details>"
         )
     return found
-
-
-def _table(rows: Rows) -> str:
-    return f'<div class="scroll">{html_table(rows)}</div>'

@@ -47,8 +47,8 @@ def html_table(rows: Rows, attributes: Callable[[int, int], str] = lambda row, a
     """A table of HTML, every text escaped; `attributes` of the cell at (row, column) of the body.
 
     >>> print(html_table([("name",), ("a",)]))
-    <table><thead><tr><th>name</th></tr></thead>
-    <tbody><tr><td>a</td></tr></tbody></table>
+    <div class="scroll"><table><thead><tr><th>name</th></tr></thead>
+    <tbody><tr><td>a</td></tr></tbody></table></div>
     """
     head = "".join(f"<th>{html.escape(text)}</th>" for text in rows[0])
     lines = []
@@ -58,7 +58,8 @@ def html_table(rows: Rows, attributes: Callable[[int, int], str] = lambda row, a
         )
         lines.append(f"<tr>{''.join(cells)}</tr>")
     body = "\n".join(lines)
-    return f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
+    table = f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
+    return f'<div class="scroll">{table}</div>'
 
 
 def page_part(name: str) -> str:
