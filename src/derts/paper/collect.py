@@ -169,10 +169,8 @@ def load_results(path: Path) -> tuple[str, Results, list[str]]:
         fix = "run derts reproduce first, or leave out --from"
         raise DertsError(f"no results at {path}: {fix}") from None
     except DAMAGED as error:
-        what = "is not a result file of derts reproduce, or is damaged"
-        raise DertsError(
-            f"{path} {what} ({type(error).__name__}: {error}): write it again"
-        ) from None
+        cause = f"is not a result file of derts reproduce, or is damaged ({type(error).__name__}"
+        raise DertsError(f"{path} {cause}: {error}): write it again") from None
 
 
 def _result(row: dict[str, Any], config: dict[str, Any], maker: dict[str, Any]) -> CellResult:

@@ -61,10 +61,9 @@ class Experiment:
         if not have:
             needed = sorted({run.setting.dataset.partition("-")[0] for run in self.runs})
             words = " ".join(f"--dataset {name}=PATH" for name in needed)
-            raise DertsError(
-                f"no data for these cells: add {words} (stores that derts data prepare wrote), or "
-                "--dataset glyphs for a small run on built-in data"
-            )
+            stores = f"{words} (stores that derts data prepare wrote)"
+            small = "--dataset glyphs for a small run on built-in data"
+            raise DertsError(f"no data for these cells: add {stores}, or {small}")
         lacking = {run.folder for cell in self.cells for run in self.lacking(cell)}
         return [run for run in to_run(have) if run.folder in lacking]
 

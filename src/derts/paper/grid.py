@@ -90,9 +90,8 @@ class Endings:
     def check(self) -> None:
         """A DertsError unless all is done."""
         if self.stopped:
-            raise InterruptedRunError(
-                "interrupted: finished runs and checkpoints are kept, run the same command to go on"
-            )
+            kept = "finished runs and checkpoints are kept, run the same command to go on"
+            raise InterruptedRunError(f"interrupted: {kept}")
         if self.failed:
             (run, reason), *_ = self.failed.items()
             count = f"{len(self.failed)} of {len(self.failed) + len(self.finished)}"
@@ -216,10 +215,8 @@ def _connect() -> Any:
         raise DertsError("--on ray needs Ray: pip install 'derts[ray]'") from None
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
-        raise DertsError(
-            f"no Ray cluster answers ({reason}): start one (ray start --head), or name one by "
-            "RAY_ADDRESS"
-        ) from None
+        fix = "start one (ray start --head), or name one by RAY_ADDRESS"
+        raise DertsError(f"no Ray cluster answers ({reason}): {fix}") from None
     return ray
 
 

@@ -80,10 +80,8 @@ def parse_datasets(words: Sequence[str]) -> dict[str, str]:
         name, _, path = word.partition("=")
         name = SHORT_NAMES.get(name, name)
         if name not in SHORT_NAMES.values() or path in ("", "glyphs"):
-            raise DertsError(
-                f"--dataset {word!r} is not understood: write mini=PATH, tiered=PATH, or glyphs "
-                "alone, which stands in for both"
-            )
+            fix = "write mini=PATH, tiered=PATH, or glyphs alone, which stands in for both"
+            raise DertsError(f"--dataset {word!r} is not understood: {fix}")
         found[name] = path
     return found
 
@@ -134,11 +132,9 @@ def make_config(setting: Setting, seed: int, scale: Scale) -> TrainConfig:
     may_rotate = replace(config, tasks=replace(config.tasks, rotated=changed.tasks.rotated))
     for what in ("data", "tasks", "updates", "strategy"):
         if getattr(changed, what) != getattr(may_rotate, what):
-            raise DertsError(
-                f"--preset {' '.join(scale.presets)} changes {what}, which the recipes decide: use "
-                "presets for hardware, images, model, learner or optimiser, as gpu, augment and "
-                "rotated"
-            )
+            wrong = f"--preset {' '.join(scale.presets)} changes {what}, which the recipes decide"
+            kinds = "hardware, images, model, learner or optimiser, as gpu, augment and rotated"
+            raise DertsError(f"{wrong}: use presets for {kinds}")
     config = changed.resolved()
     warmup = round(scale.updates * config.strategy.warmup)
     return replace(config, strategy=replace(config.strategy, warmup=warmup))

@@ -145,14 +145,10 @@ def _network(judge: str, trainer: Trainer) -> Pretrained | None:
     if judge not in (LITE0, FEATURES):
         choices = f"learner, {LITE0}, features and none"
         raise DertsError(f"--strategy.judge is {judge!r}: choose one of {choices}")
-    if judge == FEATURES:
-        raise DertsError(
-            "--strategy.judge features is for features, and this data is images: choose learner, "
-            f"or {LITE0} ({INSTALL})"
-        )
     if of_features:
-        raise DertsError(
-            f"--strategy.judge {judge} takes images, and this data is features: "
-            "choose features or learner"
-        )
+        wrong = f"--strategy.judge {judge} takes images, and this data is features"
+        raise DertsError(f"{wrong}: choose features or learner")
+    if judge == FEATURES:
+        wrong = "--strategy.judge features is for features, and this data is images"
+        raise DertsError(f"{wrong}: choose learner, or {LITE0} ({INSTALL})")
     return load_pretrained(judge)
