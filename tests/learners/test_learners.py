@@ -1,6 +1,7 @@
 """Loss and outer gradient of every learner against a plain loop over tasks, in float64."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -70,15 +71,36 @@ def shared_features(model: AnyLearner, pool: TaskPool) -> torch.Tensor:
     return plain_forward(named, x, len(x)).reshape(len(pool), -1, 4)
 
 
+def trust_of(pool: TaskPool, task: int) -> tuple[torch.Tensor, torch.Tensor]:
+    trust = torch.ones(len(pool), 5 * WAY) if pool.trust is None else pool.trust
+    return trust.double()[task, : WAY * 2], trust.double()[task, WAY * 2 :]
+
+
+def support_loss(logits: torch.Tensor, pool: TaskPool, task: int) -> torch.Tensor:
+    each = F.cross_entropy(logits, pool.support_labels[task], reduction="none")
+    counts = trust_of(pool, task)[0]
+    return (counts * each).sum() / counts.sum()
+
+
+def query_loss(
+    logits: torch.Tensor, pool: TaskPool, task: int, smoothing: float = 0.0
+) -> torch.Tensor:
+    chances, trust = logits.softmax(1), trust_of(pool, task)[1]
+    right = chances[torch.arange(len(logits)), pool.query_labels[task]]
+    each = -(trust * right + (1 - trust) / WAY).log()
+    return ((1 - smoothing) * each - smoothing * chances.log().mean(1)).mean()
+
+
 def protonet_loss(model: AnyLearner, pool: TaskPool, task: int) -> torch.Tensor:
     features = shared_features(model, pool)[task]
     support, query = features[: WAY * 2], features[WAY * 2 :]
-    rows = []
+    rows, counts = [], trust_of(pool, task)[0]
     for label in range(WAY):
-        chosen = support[pool.support_labels[task] == label]
-        rows.append(chosen.mean(0) if len(chosen) else support.mean(0))
+        mine = pool.support_labels[task] == label
+        mean = (counts[mine, None] * support[mine]).sum(0) / counts[mine].sum()
+        rows.append(mean if bool(mine.any()) else support.mean(0))
     logits = torch.stack([-(query - row).square().sum(1) / 64.0 for row in rows], 1)
-    return F.cross_entropy(logits, pool.query_labels[task])
+    return query_loss(logits, pool, task)
 
 
 def anil_loss(model: AnyLearner, pool: TaskPool, task: int) -> torch.Tensor:
@@ -87,11 +109,11 @@ def anil_loss(model: AnyLearner, pool: TaskPool, task: int) -> torch.Tensor:
     support, query = features[: WAY * 2], features[WAY * 2 :]
     weight, bias = model.head_weight, model.head_bias
     for _ in range(2):
-        loss = F.cross_entropy(support @ weight.T + bias, pool.support_labels[task])
+        loss = support_loss(support @ weight.T + bias, pool, task)
         steps = torch.autograd.grad(loss, (weight, bias), create_graph=not model.first_order)
         weight, bias = weight - 0.3 * steps[0], bias - 0.3 * steps[1]  # type: ignore[assignment]
     logits = query @ weight.T + bias
-    return F.cross_entropy(logits, pool.query_labels[task], label_smoothing=model.smoothing)
+    return query_loss(logits, pool, task, model.smoothing)
 
 
 def maml_loss(model: AnyLearner, pool: TaskPool, task: int) -> torch.Tensor:
@@ -106,14 +128,14 @@ def maml_loss(model: AnyLearner, pool: TaskPool, task: int) -> torch.Tensor:
 
     support = pixels(pool.support[task])
     for _ in range(2):
-        loss = F.cross_entropy(logits(support), pool.support_labels[task])
+        loss = support_loss(logits(support), pool, task)
         steps = torch.autograd.grad(
             loss, list(parameters.values()), create_graph=not model.first_order
         )
         updated = zip(parameters.items(), steps, strict=True)
         parameters = {name: value - 0.3 * step for (name, value), step in updated}
     both = torch.cat((support, pixels(pool.query[task])))
-    return F.cross_entropy(logits(both)[count:], pool.query_labels[task])
+    return query_loss(logits(both)[count:], pool, task)
 
 
 Reference = Callable[[AnyLearner, TaskPool, int], torch.Tensor]
@@ -124,22 +146,30 @@ REFERENCES: dict[str, Reference] = {
 }
 
 
+@pytest.mark.parametrize("trusted", [False, True])
 @pytest.mark.parametrize("noisy", [False, True])
 @pytest.mark.parametrize("first_order", [False, True])
 @pytest.mark.parametrize("name", list(REFERENCES))
 def test_loss_and_outer_gradient_equal_a_plain_loop(
-    name: str, first_order: bool, noisy: bool
+    name: str, first_order: bool, noisy: bool, trusted: bool
 ) -> None:
     model, pool = learner(name, first_order=first_order), tasks(noisy)
+    if trusted:
+        trust = torch.rand(len(pool), 5 * WAY, generator=generator(3)).clamp(min=0.05)
+        trust[:, ::4] = 1.0
+        pool = replace(pool, trust=trust)
     weights = torch.tensor([0.5, 2.0, 0.0, 1.5], dtype=torch.float64)
     outcome = model.outer_loss(images(), pool, weights)
     ours = torch.autograd.grad(outcome.loss, list(model.parameters()))
 
     losses = torch.stack([REFERENCES[name](model, pool, task) for task in range(len(pool))])
     expected = torch.autograd.grad((losses * weights).sum() / 4, list(model.parameters()))
-    torch.testing.assert_close(outcome.losses, losses.detach(), rtol=1e-9, atol=1e-10)
+    exact = 100 if trusted else 1  # trust is float32
+    torch.testing.assert_close(
+        outcome.losses, losses.detach(), rtol=1e-9 * exact, atol=1e-10 * exact
+    )
     for gradient, reference in zip(ours, expected, strict=True):
-        torch.testing.assert_close(gradient, reference, rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(gradient, reference, rtol=1e-7 * exact, atol=1e-9 * exact)
 
 
 @pytest.mark.parametrize("name", ["anil", "maml", "protonet"])

@@ -78,6 +78,23 @@ def test_wrong_labels_are_left_out_or_corrected(noisy: tuple[Trainer, Events]) -
     assert told[-1]["left_out"] == int((~used).sum())
 
 
+def test_images_count_by_trust(noisy: tuple[Trainer, Events]) -> None:
+    found, _ = noisy
+    looks = found.looks
+    assert looks is not None
+    assert looks.trust is not None
+    used, right = looks.labels >= 0, looks.given == TRUE
+    assert 0.05 <= float(looks.trust.min())
+    assert float(looks.trust[used].min()) >= 0.35  # no class lacked images
+    assert float(looks.trust[right].mean()) > float(looks.trust[~right].mean()) + 0.4
+    pool = found.drawer.augmented(found.draw(40, "pool", 0), 0)
+    assert pool.trust is not None
+    assert torch.equal(pool.trust, looks.trust[torch.cat((pool.support, pool.query), 1)])
+    clean, _ = trained(TRUE)
+    assert clean.looks is not None
+    assert clean.looks.trust is None
+
+
 def test_the_result_and_a_note_tell_it(noisy: tuple[Trainer, Events]) -> None:
     result = summarise(noisy[1], 0, 200)
     assert [event["look"] for event in result["labels"]] == [1, 2, 3, 4]
@@ -239,9 +256,9 @@ def test_a_judge_that_suspects_few_or_most_changes_nothing_but_for_pairs(
     assert looks is not None
 
     class Told:
-        share_wrong, confused = wrong, pairs
+        share_wrong, confused, probability = wrong, pairs, torch.full((len(TRUE),), 0.5)
 
-        def kept(self, fewest: int, sure: float) -> Tensor:
+        def kept(self, fewest: int, sure: float, least: float) -> Tensor:
             labels = torch.full((len(TRUE),), -1)
             labels[:fewest] = 0
             return labels

@@ -50,13 +50,14 @@ class Trust:
         """Whether the features would show less than half of the labels wrong by chance."""
         return self.sees < FEW_SEEN
 
-    def kept(self, fewest: int, sure: float = 0.8) -> Tensor:
+    def kept(self, fewest: int, sure: float = 0.8, least: float = 0.5) -> Tensor:
         """int64 [n]: the class that each image is to be trained as, −1: left out.
 
-        Its own where that is probably right, else the suggestion where that is sure enough.
+        Its own where that is right with a probability of `least`, else the suggestion where that is
+        sure enough.
         """
         moved = (self.suggestion != self.given) & (self.sure >= sure)
-        found = torch.where(self.probability >= 0.5, self.given, -1)
+        found = torch.where(self.probability >= least, self.given, -1)
         return self.with_enough(torch.where(moved, self.suggestion, found), fewest)
 
     def with_enough(self, classes: Tensor, fewest: int) -> Tensor:

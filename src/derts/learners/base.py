@@ -67,8 +67,11 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         return self.embedding(items, self.dtype, patch_products) if self.embeds else items
 
     @abstractmethod
-    def adapt(self, features: Tensor, labels: Tensor) -> Adapted:
-        """Support features [T, S, dim] and labels [T, S] -> whatever `logits` needs."""
+    def adapt(self, features: Tensor, labels: Tensor, trust: Tensor | None = None) -> Adapted:
+        """Support features [T, S, dim] and labels [T, S] -> whatever `logits` needs.
+
+        With trust [T, S] an image counts by how likely its label is right.
+        """
 
     @abstractmethod
     def logits(self, adapted: Adapted, features: Tensor) -> Tensor:
@@ -86,17 +89,20 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         self.check_way(pool)
         indices = torch.cat((pool.support, pool.query), 1)
         as_they_are = self.training and pool.augmentation is None
-        known = self.embedding.patch_products_of(images, indices) if as_they_are else None
+        products = self.embedding.patch_products_of(images, indices) if as_they_are else None
         pixels = images.gather(indices)
         if pool.augmentation is not None:
             pixels = apply_augmentation(pixels, send(pool.augmentation, pixels.device))
-        features = self.features(pixels, known)
-        support, query = features.tensor_split([pool.support.shape[1]], 1)
-        adapted = self.adapt(support, send(pool.support_labels, self.device))
+        features, shots = self.features(pixels, products), pool.support.shape[1]
+        support, query = features.tensor_split([shots], 1)
+        known = None if pool.trust is None else send(pool.trust, self.device)
+        trust = (None, None) if known is None else known.split([shots, query.shape[1]], 1)
+        adapted = self.adapt(support, send(pool.support_labels, self.device), trust[0])
         labels, logits = send(pool.query_labels, self.device), self.logits(adapted, query)
         smoothing = self.smoothing if self.training else 0.0
-        losses, accuracies = query_losses(logits, labels, smoothing)
-        plain = query_losses(logits.detach(), labels)[0] if smoothing else losses.detach()
+        losses, accuracies = query_losses(logits, labels, smoothing, trust[1])
+        changed = smoothing > 0 or known is not None
+        plain = query_losses(logits.detach(), labels)[0] if changed else losses.detach()
         return losses, plain, accuracies
 
     def outer_loss(
@@ -133,15 +139,32 @@ class ProductLearner(Learner[Adapted]):
         """
 
 
-def query_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+def query_losses(
+    logits: Tensor, labels: Tensor, smoothing: float = 0.0, trust: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Logits [T, Q, way], labels [T, Q] -> mean cross-entropy [T] and accuracy [T] per task.
 
-    `smoothing` is the share of each target that is spread evenly over all classes.
+    `smoothing` is the share of each target that is spread evenly over all classes. With trust
+    [T, Q] a label is right with that probability, and else any of the classes: p becomes
+    t · p + (1 − t) / way.
     """
     by_class = logits.transpose(1, 2)
     each = F.cross_entropy(by_class, labels, reduction="none", label_smoothing=smoothing)
+    if trust is not None:
+        chances = logits.log_softmax(-1)
+        right = trust.log() + chances.gather(-1, labels[..., None]).squeeze(-1)
+        mixed = torch.logaddexp(right, ((1 - trust) / logits.shape[-1]).log())
+        each = -(1 - smoothing) * mixed - smoothing * chances.mean(-1)
     losses = each.mean(1)
     return losses, (logits.detach().argmax(-1) == labels).to(losses.dtype).mean(1)
+
+
+def shared_out(values: Tensor, trust: Tensor | None) -> Tensor:
+    """Values [T, S, …] of support images, each divided by S, or in proportion to trust [T, S]."""
+    if trust is None:
+        return values / values.shape[1]
+    shares = trust / trust.sum(1, keepdim=True)
+    return values * shares.reshape(*shares.shape, *[1] * (values.ndim - 2))
 
 
 def check_inputs(learner: Learner[Any], images: Table, pool: TaskPool) -> None:

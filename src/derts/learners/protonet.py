@@ -20,19 +20,21 @@ class ProtoNet(ProductLearner[Tensor]):
         super().__init__(backbone, way, smoothing)
         self.distance_divisor = distance_divisor
 
-    def adapt(self, features: Tensor, labels: Tensor) -> Tensor:
+    def adapt(self, features: Tensor, labels: Tensor, trust: Tensor | None = None) -> Tensor:
         """[T, S, dim], [T, S] -> prototypes [T, way, dim].
 
         A class that label noise left without support images gets the mean of the whole support
         set: it stays finite and prefers no class.
         """
-        return self._shares(labels, features.dtype).transpose(1, 2) @ features
+        return self._shares(labels, features.dtype, trust).transpose(1, 2) @ features
 
-    def _shares(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
+    def _shares(self, labels: Tensor, dtype: torch.dtype, trust: Tensor | None = None) -> Tensor:
         """[T, S, way]: how much each support image counts for each prototype."""
         members = F.one_hot(labels, self.way).to(dtype)
+        if trust is not None:
+            members = members * trust[..., None].to(dtype)
         counts = members.sum(1, keepdim=True)
-        return torch.where(counts > 0, members / counts.clamp(min=1), 1 / labels.shape[1])
+        return torch.where(counts > 0, members / counts, 1 / labels.shape[1])
 
     def logits(self, adapted: Tensor, features: Tensor) -> Tensor:
         cross = features @ adapted.transpose(1, 2)

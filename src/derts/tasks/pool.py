@@ -50,6 +50,7 @@ class TaskPool:
     recipe: Recipe = field(default_factory=dict)  # how it was made, and "changes" since
     classes: Tensor | None = None  # int64 [N, way]: of the table, that labels stand for
     augmentation: Tensor | None = None  # int64 [N, S + Q, 3], of derts.tasks.augment
+    trust: Tensor | None = None  # float32 [N, S + Q]: that a label is right (None: all are)
 
     @staticmethod
     def sample(
@@ -164,9 +165,9 @@ class TaskPool:
         return self
 
     def save(self, path: Path | str) -> None:
-        """Write a safetensors file, without augmentation; `load` gives an equal pool."""
+        """Write a safetensors file, without augmentation and trust; `load` reads it."""
         about = {"derts": "task-pool", "way": str(self.way), "recipe": json.dumps(self.recipe)}
-        kept = replace(self, augmentation=None).to("cpu").clone().tensors()
+        kept = replace(self, augmentation=None, trust=None).to("cpu").clone().tensors()
         write_atomically(Path(path), save(kept, metadata=about))
 
     @staticmethod

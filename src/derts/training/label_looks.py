@@ -2,8 +2,8 @@
 
 The learner judges the labels that it is trained on. At each look its embedding says how far every
 label can be trusted (`labels.prototypes.label_trust`), and tasks are drawn from those that can be
-until the next look. What was left out is judged again, and may come back. Every class keeps enough
-images for a task.
+until the next look; in their losses an image counts by its trust. What was left out is judged
+again, and may come back. Every class keeps enough images for a task.
 
 Features that saw none of these labels (pretrained, or the data itself) judge once, before the first
 update.
@@ -29,7 +29,10 @@ FEWEST_UPDATES = 200  # of a run whose learner can judge
 MANY_WRONG = 0.15  # a learner's embedding takes so many right labels for wrong, but in no pairs
 MOST_WRONG = 0.7  # a useless one so many
 SURE = 0.8  # probability with which a suggestion of features is trained on …
+LEAST = 0.35  # probability with which a learner trusts a label enough to train on the image …
+LOWEST = 0.05  # … which counts by this probability, by no less where a class lacks others
 NEVER = 2.0  # … while half of a learner's surest suggestions are wrong: it only leaves out
+STATE = "done", "wrong", "labels", "trust"
 LEARNER, FEATURES = "learner", "features"  # --strategy.judge
 AT_ONCE = 32  # items that are fetched to be embedded
 
@@ -49,6 +52,7 @@ class LabelLooks:
     labels  int64 [n]: the class that an image is trained as, −1: left out
     done    how many looks there were
     wrong   share of the labels that looked wrong at the last one
+    trust   float32 [n]: by how much each image counts (None: all alike)
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -64,6 +68,7 @@ class LabelLooks:
         self.given = torch.where(torch.isin(labels, used), labels, -1)
         self.labels = self.given.clone()
         self.done, self.wrong = 0, 0.0
+        self.trust: torch.Tensor | None = None
 
     def look(self, update: int, progress: Progress) -> None:
         """Judge all labels, if a look is due after so many updates."""
@@ -77,13 +82,18 @@ class LabelLooks:
             rows = self._features(places, progress)
             trust = judge(rows, labels, names, trainer.learner.device)
             self.wrong, confused = trainer.group.same((trust.share_wrong, trust.confused))
-            self.labels = self.given.clone()
-            least, sure = (MANY_WRONG, NEVER) if self.judge == LEARNER else (0.0, SURE)
-            if (0.0 if confused else least) <= self.wrong <= MOST_WRONG:
-                kept = trainer.group.same(trust.kept(self.fewest, sure))
+            self.labels, self.trust = self.given.clone(), None
+            by_learner = self.judge == LEARNER
+            many = MANY_WRONG if by_learner and not confused else 0.0
+            if many <= self.wrong <= MOST_WRONG:
+                kept = trust.kept(self.fewest, *((NEVER, LEAST) if by_learner else (SURE,)))
+                kept, known = trainer.group.same((kept, trust.probability))
                 self.labels[places] = torch.where(kept < 0, -1, numbers[kept.clamp(min=0)])
+                if by_learner:
+                    self.trust = torch.ones(len(self.labels))
+                    self.trust[places] = known.clamp(min=LOWEST)
         self.done += 1
-        trainer.drawer.use_labels(self.labels)
+        trainer.drawer.use_labels(self.labels, self.trust)
         trainer.strategy.labels_changed()
         self._tell(update)
 
@@ -93,13 +103,14 @@ class LabelLooks:
         return not torch.equal(self.labels, self.given)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"done": self.done, "wrong": self.wrong, "labels": self.labels}
+        return {name: getattr(self, name) for name in STATE}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if len(state["labels"]) != len(self.labels):
             raise ValueError(f"it judged {len(state['labels'])} images of {len(self.labels)}")
-        self.done, self.wrong, self.labels = state["done"], state["wrong"], state["labels"]
-        self.trainer.drawer.use_labels(self.labels)
+        for name in STATE:
+            setattr(self, name, state[name])
+        self.trainer.drawer.use_labels(self.labels, self.trust)
 
     def _features(self, places: torch.Tensor, progress: Progress) -> torch.Tensor:
         """Features [n, d] of the images at some places, by whoever judges."""
@@ -130,6 +141,7 @@ class LabelLooks:
         if changes:
             changed = f", {relabelled:,} relabelled" if relabelled else ""
             text += f" (derts inspect shows them): {left_out:,} {noun}s left out{changed}"
+            text += ", the others count by trust" if self.trust is not None else ""
         else:
             text += ", but this judge cannot tell which: all are trained on"
         if may_be_photos(self.trainer.images.item_shape) and self.judge != LITE0:

@@ -96,10 +96,10 @@ class Updater:
             group["lr"] = learning_rate
         with self.learner.embedding.fast_math():
             if self.captures and len(pool) == self.config.meta_batch and self.optimiser.state:
-                if self._captured is None:
+                if self._captured is None or not self._captured.fits(pool):
+                    self._captured = None  # gives its memory back first
                     self._captured = CapturedUpdate(self, pool)
-                if self._captured.fits(pool):
-                    return self._captured.run(pool, weigh)
+                return self._captured.run(pool, weigh)
             self.guard.keep()
             self.optimiser.zero_grad(set_to_none=True)
             losses, accuracies = self._gradient(pool, weigh)
@@ -205,13 +205,14 @@ class CapturedUpdate:
         return (
             pool.support.shape == self.pool.support.shape
             and pool.query.shape == self.pool.query.shape
-            and (pool.augmentation is None) == (self.pool.augmentation is None)
+            and pool.tensors().keys() == self.pool.tensors().keys()
         )
 
     def run(self, pool: TaskPool, weigh: Weigh) -> tuple[Tensor, Tensor]:
         if self.streamed is not None:
             pool = self.streamed.take(pool)
-        for name in ("support", "query", "support_labels", "query_labels", "augmentation"):
+        names = "support", "query", "support_labels", "query_labels", "augmentation", "trust"
+        for name in names:
             if (given := getattr(pool, name)) is not None:
                 getattr(self.pool, name).copy_(_pinned(given), non_blocking=True)
         self.forward.replay()

@@ -1,5 +1,7 @@
 """The tasks that a run trains and is measured on: the same for the same config and arguments."""
 
+from dataclasses import replace
+
 import torch
 
 from derts.config import TaskConfig, TrainConfig
@@ -58,8 +60,12 @@ class TaskDrawer:
         self.classes = None if config.tasks.rotated else config.tasks.classes or None
         self.use_labels(None)
 
-    def use_labels(self, labels: torch.Tensor | None) -> None:
-        """Draw by other labels [n] than the table's from now on; −1 leaves an item out."""
+    def use_labels(self, labels: torch.Tensor | None, trust: torch.Tensor | None = None) -> None:
+        """Draw by other labels [n] than the table's from now on; −1 leaves an item out.
+
+        trust [n]: the probability that each is right (None: all are taken to be).
+        """
+        self._trust = trust
         self._sampler = TaskSampler(self._images, self.classes, labels)
         self._block: tuple[tuple[int, int], TaskPool] | None = None
 
@@ -81,7 +87,9 @@ class TaskDrawer:
         return kept[1][place * tasks : (place + 1) * tasks]
 
     def augmented(self, pool: TaskPool, update: int) -> TaskPool:
-        """The tasks of an update, with augmentation where the config asks for it."""
+        """The tasks of an update, with augmentation where the config asks for it, and trust."""
+        if self._trust is not None:
+            pool = replace(pool, trust=self._trust[torch.cat((pool.support, pool.query), 1)])
         asked = self.config.augment
         if not asked.active:
             return pool
