@@ -54,11 +54,8 @@ class PoolEstimate:
     def gathered(self, group: Group, count: int) -> PoolEstimate:
         """All processes' estimates of their parts of `count` tasks as one."""
         rows = {name: group.gather(mine, count) for name, mine in self.gradients.items()}
-        losses, accuracies = (group.gather(x, count) for x in (self.losses, self.accuracies))
-        reference = self.reference_losses
-        if reference is not None:
-            reference = group.gather(reference, count)
-        return PoolEstimate(rows, losses, accuracies, reference)
+        scores = (self.losses, self.accuracies, self.reference_losses)
+        return PoolEstimate(rows, *(group.gather(x, count) for x in scores if x is not None))
 
 
 def estimate_gradients(
@@ -75,7 +72,6 @@ def estimate_gradients(
     >>> estimate_gradients(learner, table, pool).shape
     torch.Size([6, 3])
     """
-    check_inputs(learner, images, pool)
     return estimate_pool(learner, images, pool, (estimate,)).gradients[estimate]
 
 
@@ -96,10 +92,8 @@ def estimate_pool(
     for MAML. Rows of tasks whose numbers overflow are not finite. `only`: some of the tasks, with
     the numbers they have in the whole pool's estimate.
     """
+    check_inputs(learner, images, pool)
     check_estimates(learner, estimates)
-    learner.check_way(pool)
-    if len(pool) == 0:
-        raise DertsError("the pool has no tasks to estimate; draw at least one")
     rows: dict[str, list[Tensor]] = {name: [] for name in estimates if name != "exact"}
     found: list[tuple[Tensor, Tensor]] = []
     random: list[Tensor] = []

@@ -84,7 +84,7 @@ def test_images_count_by_trust(noisy: tuple[Trainer, Events]) -> None:
     assert looks is not None
     assert looks.trust is not None
     used, right = looks.labels >= 0, looks.given == TRUE
-    assert 0.05 <= float(looks.trust.min())
+    assert float(looks.trust.min()) >= 0.05
     assert float(looks.trust[used].min()) >= 0.35  # no class lacked images
     assert float(looks.trust[right].mean()) > float(looks.trust[~right].mean()) + 0.4
     pool = found.drawer.augmented(found.draw(40, "pool", 0), 0)

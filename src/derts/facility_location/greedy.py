@@ -13,13 +13,7 @@ import math
 
 import numpy as np
 
-from derts.facility_location.distances import (
-    QUICK_ERROR,
-    Distances,
-    Doubles,
-    Floats,
-    Integers,
-)
+from derts.facility_location.distances import QUICK_ERROR, Distances, Doubles, Floats, Integers
 
 LISTED_SHARE = 1 / 50  # of all pairs; with more, whole rows are faster than lists
 LIST_GROWTH = 1.7  # of the number of picks until lists are shortened

@@ -141,20 +141,18 @@ def chosen_splits(tables: Mapping[str, Table], split: str | None) -> Mapping[str
 
 
 def item_features(
-    learner: Learner[Any],
-    images: Table,
-    advance: Advance = unheard,
-    indices: Tensor | None = None,
+    learner: Learner[Any], images: Table, advance: Advance = unheard, indices: Tensor | None = None
 ) -> Tensor:
     """Features float32 [n, dim] of the items of a table, or of those at indices.
 
     On the learner's device where they take at most ON_DEVICE bytes, else on the CPU.
     """
     indices = torch.arange(len(images)) if indices is None else indices
-    # MAML normalises a batch by itself, and one in order would be of one class
-    order = torch.randperm(len(indices), generator=generator((0, "inspection")))
-    if learner.embeds:
-        order = torch.arange(len(indices))
+    order = torch.arange(len(indices))
+    if (
+        not learner.embeds
+    ):  # it normalises a batch by itself, and one in order would be of one class
+        order = torch.randperm(len(indices), generator=generator((0, "inspection")))
     found = torch.zeros(0)
     with evaluation_mode(learner):
         for part in order.split(AT_ONCE if learner.embeds else MAML_AT_ONCE):

@@ -15,14 +15,17 @@ over images, so parts of the data in several processes give the same answer.
 """
 
 from collections.abc import Callable, Iterator
+from functools import reduce
+from operator import add
 
 import torch
 from torch import Tensor
 
 from derts.distributed import Group
+from derts.errors import DertsError
 from derts.labels.trust import Trust
-from derts.labels.whitening import whitening
 
+SHRINKAGE = 10.0  # images per dimension with which the spread within classes is half believed
 START_WRONG = 0.3  # share of wrong labels that the search for pairs begins with
 BLOCK = 1 << 24  # numbers that a block of images may take, features and classes each …
 BLOCK_ON_CPU = 1 << 20  # … and as many as stay in its cache
@@ -53,6 +56,7 @@ class Mixture:
         block = BLOCK_ON_CPU if rows.device.type == "cpu" else BLOCK
         self.block = max(self.count, block // max(self.dim, self.count))
         self.images = float(sizes.sum())
+        self.step = max(1, round(self.images / SAMPLED))  # of the images by which β is chosen
         self.trusted = torch.ones(len(rows), device=rows.device)
         self.lengths = torch.zeros(len(rows), dtype=rows.dtype, device=rows.device)  # whitened, ²
         first = self._sum(lambda part: rows[part].double().sum(0))
@@ -69,19 +73,13 @@ class Mixture:
         self._set_prior()
 
     def _parts(self, step: int = 1) -> Iterator[slice]:
-        """Every `step`-th image, a block at a time."""
-        for start in range(0, len(self.rows), self.block * step):
+        """Every `step`-th image, a block at a time; of none, one block without images."""
+        for start in range(0, max(1, len(self.rows)), self.block * step):
             yield slice(start, start + self.block * step, step)
 
     def _sum(self, of: Callable[[slice], Tensor], step: int = 1) -> Tensor:
         """Σ over every `step`-th image of all processes of what `of` gives for a part of them."""
-        total = None
-        for part in self._parts(step):
-            found = of(part)
-            total = found if total is None else total + found
-        if total is None:  # a process without images
-            total = of(slice(0, 0))
-        return self.group.total(total)
+        return self.group.total(reduce(add, map(of, self._parts(step))))
 
     def _all_alike(self, wrong: float) -> Tensor:
         """Confusion [true, given] with the same rate of wrong labels everywhere."""
@@ -162,7 +160,17 @@ class Mixture:
             return (apart * self.trusted[part, None]).T.double() @ apart.double()
 
         freedom = float((self.weights - 1).clamp(min=0).sum())
-        return whitening(self._sum(spread) / max(freedom, 1.0), freedom).to(self.rows)
+        covariance = self._sum(spread) / max(freedom, 1.0)
+        level = float(covariance.diagonal().mean()) or 1.0
+        shrinkage = SHRINKAGE * self.dim / (SHRINKAGE * self.dim + freedom)
+        identity = torch.eye(self.dim, dtype=covariance.dtype, device=covariance.device)
+        mixed = (1 - shrinkage) * covariance + (shrinkage + 1e-6) * level * identity
+        if not bool(mixed.isfinite().all()):
+            fix = "scale them to numbers of about 1"
+            raise DertsError(f"the features are too large to compute their spread: {fix}")
+        root = torch.linalg.cholesky(mixed)  # x ↦ x L⁻ᵀ for mixed = L Lᵀ
+        found: Tensor = torch.linalg.solve_triangular(root, identity, upper=False).T.to(self.rows)
+        return found
 
     def _distances(self, part: slice) -> Tensor:
         """Squared distances [n, C] to the prototypes, each image left out of its own."""
@@ -201,7 +209,6 @@ class Mixture:
 
     def _best_belief_and_rate(self) -> tuple[float, float]:
         """β and the rate of wrong labels under which the given labels are most probable."""
-        step = max(1, round(self.images / SAMPLED))
         rates = torch.tensor(RATES, dtype=torch.float64, device=self.rows.device)
 
         def likelihoods(part: slice) -> Tensor:
@@ -214,7 +221,7 @@ class Mixture:
                 found.append(mixed.clamp(min=1e-300).log().sum(0))
             return torch.stack(found)
 
-        total = self._sum(likelihoods, step) * step
+        total = self._sum(likelihoods, self.step) * self.step
         total = total + PRIOR_IMAGES * (
             PRIOR_WRONG * rates.log() + (1 - PRIOR_WRONG) * (1 - rates).log()
         )
@@ -230,17 +237,15 @@ class Mixture:
 
     def _best_belief(self) -> float:
         """The β under which the given labels are most probable."""
-        step = max(1, round(self.images / SAMPLED))
 
         def likelihoods(part: slice) -> Tensor:
             distances, prior = self._distances(part), self._prior(part)
             found = [self._explained(distances, prior, BELIEFS[tried]) for tried in self.tried]
             return torch.stack(found)
 
-        best = self.tried[int(self._sum(likelihoods, step).argmax())]
+        best = self.tried[int(self._sum(likelihoods, self.step).argmax())]
         self._look_near(best)
-        belief: float = BELIEFS[best]
-        return belief
+        return BELIEFS[best]
 
     def _explained(self, distances: Tensor, prior: Tensor, belief: float) -> Tensor:
         """Σ log P(given class | features) of images, from their distances and `_prior` [n, C]."""
@@ -259,7 +264,6 @@ class Mixture:
 
     def would_see(self) -> float:
         """Share that would look wrong of labels wrong by chance, were a tenth of all labels so."""
-        step = max(1, round(self.images / SAMPLED))
         most = SUPPOSED_WRONG / (1 - SUPPOSED_WRONG) / (self.count - 1)
 
         def seen(part: slice) -> Tensor:
@@ -269,7 +273,7 @@ class Mixture:
             number = chances.new_tensor(float(len(found)), dtype=torch.float64)
             return torch.stack((found.sum().double(), number))
 
-        total, images = self._sum(seen, step).tolist()
+        total, images = self._sum(seen, self.step).tolist()
         return float(total / (images * (self.count - 1)))
 
     def trust(self, names: tuple[str, ...], note: str, sees: float) -> Trust:
@@ -285,15 +289,6 @@ class Mixture:
         counts = self.group.total(counts)
         wrong = (counts / counts.sum(1, keepdim=True).clamp(min=1e-12)).T
         own = self.weights[self.given].cpu().float() - self.trusted.cpu()
-        return Trust(
-            self.trusted.cpu(),
-            self.given.cpu(),
-            torch.cat(suggestion) if suggestion else torch.zeros(0, dtype=torch.long),
-            torch.cat(sure) if sure else torch.zeros(0),
-            own.clamp(min=0),
-            wrong.float().cpu(),
-            names,
-            note,
-            self.pairs_found,
-            sees,
-        )
+        found = self.trusted.cpu(), self.given.cpu(), torch.cat(suggestion), torch.cat(sure)
+        rests_on, shares = own.clamp(min=0), wrong.float().cpu()
+        return Trust(*found, rests_on, shares, names, note, self.pairs_found, sees)

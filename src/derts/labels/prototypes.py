@@ -92,10 +92,8 @@ def _numbered(
     labels: Tensor | NDArray[Any] | Sequence[Any], classes: Sequence[str] | None, group: Group
 ) -> tuple[Tensor, list[str]]:
     """Labels as int64 [n] 0 … C − 1, and the names of the C classes."""
-    if isinstance(labels, Tensor):
-        values = labels.detach().cpu().numpy()
-    else:
-        values = _array(labels, "labels differ in length: give one label per image")
+    values = labels.detach().cpu() if isinstance(labels, Tensor) else labels
+    values = _array(values, "labels differ in length: give one label per image")
     if values.ndim != 1:
         raise DertsError(f"labels have shape {list(values.shape)}; give one label per image")
     if classes is not None:
@@ -150,10 +148,8 @@ def _checked(features: Tensor | NDArray[Any] | Sequence[Any], count: int) -> Ten
         )
     if not rows.is_floating_point():
         rows = rows.float()
-    for start in range(0, len(rows), max(1, BLOCK // max(rows.shape[1], 1))):
-        part = rows[start : start + max(1, BLOCK // max(rows.shape[1], 1))]
-        finite = part.isfinite().all(1)
-        if not bool(finite.all()):
-            bad = start + int((~finite).nonzero()[0])
-            raise DertsError(f"row {bad} of the features is not finite: leave that image out")
+    parts = rows.split(max(1, BLOCK // rows.shape[1]))
+    bad = (~torch.cat([part.isfinite().all(1) for part in parts])).nonzero()
+    if len(bad):
+        raise DertsError(f"row {int(bad[0])} of the features is not finite: leave that image out")
     return rows.detach()

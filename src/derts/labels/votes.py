@@ -83,17 +83,12 @@ def majority_vote(pool: TaskPool) -> Votes:
     order = torch.arange(labels.shape[1]).expand_as(labels).clone()
     order[changed] = _support_first(voted[changed], shots, pool.way)
     true = torch.cat((pool.true_support_labels, pool.true_query_labels), 1)
-    parts = [values.gather(1, order).tensor_split([shots], 1) for values in (images, voted, true)]
-    (support, query), (support_labels, query_labels), (true_support, true_query) = parts
-    relabelled = pool.relabelled(
-        "majority vote",
-        support=support.contiguous(),
-        support_labels=support_labels.contiguous(),
-        true_support_labels=true_support.contiguous(),
-        query=query.contiguous(),
-        query_labels=query_labels.contiguous(),
-        true_query_labels=true_query.contiguous(),
-    )
+    tensors = {}
+    for name, values in (("{}", images), ("{}_labels", voted), ("true_{}_labels", true)):
+        support, query = values.gather(1, order).tensor_split([shots], 1)
+        tensors[name.format("support")] = support.contiguous()
+        tensors[name.format("query")] = query.contiguous()
+    relabelled = pool.relabelled("majority vote", **tensors)
     return Votes(relabelled, float((voted != labels).float().mean()), per_image)
 
 

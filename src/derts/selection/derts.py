@@ -33,13 +33,7 @@ from derts.hardware import one_thread
 from derts.labels.votes import majority_vote
 from derts.selection.noisy_tasks import noisy_tasks
 from derts.selection.redundancy import EVEN, are_uneven, balance_classes, balanced_size, evenness
-from derts.selection.rounds import (
-    Choice,
-    DrawnPool,
-    PoolStrategy,
-    Seed,
-    with_mean_one,
-)
+from derts.selection.rounds import Choice, DrawnPool, PoolStrategy, Seed, with_mean_one
 from derts.selection.strategy import Context
 from derts.tasks.randomness import generator
 

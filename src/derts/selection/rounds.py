@@ -188,22 +188,22 @@ class PoolStrategy(Strategy):
     def load_state_dict(self, state: State) -> None:
         if "round" not in state:  # the state of another strategy's warm-up has none
             return
-        batches, pool, rounds = state["batches"], self.config.pool, state["round"]
-        rest, looks = state["random_batches"], state["random_looks"]
-        unlooked = state["random_rounds"]
-        sound = 0 <= state["position"] <= len(batches) and rounds >= bool(batches)
-        sound = sound and type(rest) is int and 0 <= rest <= LONGEST_REST * pool
-        sound = sound and type(looks) is int and 0 <= looks <= rounds
-        sound = sound and type(unlooked) is int and 0 <= unlooked < LONGEST_REST
-        if batches and sound:
-            indices = torch.cat(list(batches))
-            sound = len(state["weights"]) == pool
-            sound = sound and 0 <= int(indices.min()) <= int(indices.max()) < pool
+        batches, pool, rounds = list(state["batches"]), self.config.pool, state["round"]
+        most = {
+            "position": len(batches),
+            "random_batches": LONGEST_REST * pool,
+            "random_rounds": LONGEST_REST - 1,
+            "random_looks": rounds,
+        }
+        sound = all(type(state[name]) is int and 0 <= state[name] <= n for name, n in most.items())
+        if batches:
+            low, high = torch.cat(batches).aminmax()
+            sound &= rounds > 0 and len(state["weights"]) == pool and bool(0 <= low <= high < pool)
         if not sound:
             raise ValueError("its round, position or tasks are impossible")
         for name in STATE:
             setattr(self, name, state[name])
-        self.batches = list(self.batches)
+        self.batches = batches
         self._pool = self._ahead = None
 
     def _draw_pinned(self, context: Context, number: int) -> DrawnPool:

@@ -65,12 +65,9 @@ class TaskSampler:
         given = parted(labels)
         asked = {"tasks": tasks, "way": way, "shot": shot, "query": query, "seed": str(seed)}
         named = {"classes": self.classes, "noise": None if noise is None else repr(noise)}
-        recipe = {
-            "split": self.split,
-            **asked,
-            **named,
-            **({"images": pool_images} if pool_images else {}),
-        }
+        recipe = {"split": self.split, **asked, **named}
+        if pool_images:
+            recipe["images"] = pool_images
         support, query_images = parted(slots)
         true_support, true_query = given if true is labels else parted(true)
         return TaskPool(
