@@ -65,10 +65,13 @@ def pieces_rows() -> Rows:
 
 def start_rows() -> Rows:
     """Where the seconds before the first update go."""
-    rows: Rows = [("part", "seconds", "least", "most")]
-    for row in read("start-cpu.json")["results"][0]["parts"]:
-        times = (row["seconds"], min(row["all"]), max(row["all"]))
-        rows.append((row["what"], *(f"{time:.2f}" for time in times)))
+    rows: Rows = [("part", "two CPU cores, s", "least to most", "H200, s", "least to most")]
+    files = (read(f"start-{name}.json")["results"][0]["parts"] for name in ("cpu", "h200"))
+    for pair in zip(*files, strict=True):
+        times = [
+            (f"{x['seconds']:.2f}", f"{min(x['all']):.2f} to {max(x['all']):.2f}") for x in pair
+        ]
+        rows.append((pair[0]["what"], *times[0], *times[1]))
     return rows
 
 
