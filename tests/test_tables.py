@@ -49,7 +49,7 @@ def test_tables_of_derts_show_which_part_wins(tables: Any) -> None:
 
 def test_readmes_table_is_short(tables: Any) -> None:
     rows = [line for line in tables.accuracy.readme().splitlines() if line.startswith("|")]
-    assert len(rows) == 2 + 8
+    assert 2 + 4 <= len(rows) <= 2 + 8
 
 
 def test_runs_by_code_of_no_commit_are_marked(tables: Any) -> None:
