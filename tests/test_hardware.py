@@ -1,14 +1,16 @@
-"""Freed memory that stays with the process."""
+"""Freed memory that stays with the process, and how much of a GPU's it may hold."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from derts.hardware import SPINS, keep_freed_memory, wait_without_spinning
+from derts.hardware import SPINS, keep_freed_memory, limit_memory, wait_without_spinning
 
 PROGRAM = """
 import resource
@@ -48,3 +50,23 @@ def test_threads_sleep_soon_unless_the_user_says_otherwise(
     monkeypatch.setattr(os, "environ", dict(given))
     wait_without_spinning()
     assert os.environ.get("GOMP_SPINCOUNT") == then
+
+
+@pytest.mark.parametrize(
+    ("gib", "name", "expected"),
+    [(6.0, "cuda", (0.25, 1)), (None, "cuda", (1.0, 1)), (99.0, "cuda:0", (1.0, 0))],
+)
+def test_a_limit_on_a_gpus_memory_is_a_share_of_it(
+    gib: float | None, name: str, expected: tuple[float, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[float, int]] = []
+    properties = SimpleNamespace(total_memory=24 * 2**30)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 1)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: properties)
+    monkeypatch.setattr(
+        "torch.cuda.set_per_process_memory_fraction",
+        lambda share, index: told.append((share, index)),
+    )
+    limit_memory(torch.device(name), gib)
+    limit_memory(torch.device("cpu"), gib)
+    assert told == [expected]
