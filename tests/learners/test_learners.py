@@ -76,12 +76,6 @@ def trust_of(pool: TaskPool, task: int) -> tuple[torch.Tensor, torch.Tensor]:
     return trust.double()[task, : WAY * 2], trust.double()[task, WAY * 2 :]
 
 
-def support_loss(logits: torch.Tensor, pool: TaskPool, task: int) -> torch.Tensor:
-    each = F.cross_entropy(logits, pool.support_labels[task], reduction="none")
-    counts = trust_of(pool, task)[0]
-    return (counts * each).sum() / counts.sum()
-
-
 def query_loss(
     logits: torch.Tensor, pool: TaskPool, task: int, smoothing: float = 0.0
 ) -> torch.Tensor:
@@ -109,7 +103,7 @@ def anil_loss(model: AnyLearner, pool: TaskPool, task: int) -> torch.Tensor:
     support, query = features[: WAY * 2], features[WAY * 2 :]
     weight, bias = model.head_weight, model.head_bias
     for _ in range(2):
-        loss = support_loss(support @ weight.T + bias, pool, task)
+        loss = F.cross_entropy(support @ weight.T + bias, pool.support_labels[task])
         steps = torch.autograd.grad(loss, (weight, bias), create_graph=not model.first_order)
         weight, bias = weight - 0.3 * steps[0], bias - 0.3 * steps[1]  # type: ignore[assignment]
     logits = query @ weight.T + bias
@@ -128,7 +122,7 @@ def maml_loss(model: AnyLearner, pool: TaskPool, task: int) -> torch.Tensor:
 
     support = pixels(pool.support[task])
     for _ in range(2):
-        loss = support_loss(logits(support), pool, task)
+        loss = F.cross_entropy(logits(support), pool.support_labels[task])
         steps = torch.autograd.grad(
             loss, list(parameters.values()), create_graph=not model.first_order
         )

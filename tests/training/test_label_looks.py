@@ -95,6 +95,15 @@ def test_images_count_by_trust(noisy: tuple[Trainer, Events]) -> None:
     assert clean.looks.trust is None
 
 
+def test_images_of_other_learners_count_alike() -> None:
+    anil, _ = trained(wrong_labels(), learner={"name": "anil"})
+    looks = anil.looks
+    assert looks is not None
+    assert looks.changed
+    assert looks.trust is None
+    assert anil.drawer.augmented(anil.draw(4, "pool", 0), 0).trust is None
+
+
 def test_the_result_and_a_note_tell_it(noisy: tuple[Trainer, Events]) -> None:
     result = summarise(noisy[1], 0, 200)
     assert [event["look"] for event in result["labels"]] == [1, 2, 3, 4]

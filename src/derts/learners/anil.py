@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from derts.learners.base import ProductLearner, shared_out
+from derts.learners.base import ProductLearner
 
 Head = tuple[Tensor, Tensor]
 
@@ -40,14 +40,14 @@ class ANIL(ProductLearner[Head]):
             for part in (self.head_weight, self.head_bias):
                 nn.init.uniform_(part, -(dim**-0.5), dim**-0.5)
 
-    def adapt(self, features: Tensor, labels: Tensor, trust: Tensor | None = None) -> Head:
+    def adapt(self, features: Tensor, labels: Tensor) -> Head:
         """[T, S, dim], [T, S] -> weight [T, way, dim] and bias [T, way] per task."""
         inputs = features * self.feature_scale
         targets = F.one_hot(labels, self.way).to(inputs.dtype)
         weight, bias = self.start(len(features))
         for _ in range(self.inner_steps):
             probabilities = (inputs @ weight.transpose(1, 2) + bias[:, None]).softmax(-1)
-            errors = shared_out(probabilities - targets, trust)
+            errors = (probabilities - targets) / labels.shape[1]
             weight_gradient, bias_gradient = errors.transpose(1, 2) @ inputs, errors.sum(1)
             if self.first_order:
                 weight_gradient, bias_gradient = weight_gradient.detach(), bias_gradient.detach()

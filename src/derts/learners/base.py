@@ -36,9 +36,10 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
     smoothing  share of each query target that training spreads evenly over all classes
     embedding  how images go through the backbone; all that makes it fast is there
     embeds     features do not depend on the task: each image is embedded once per pool
+    by_trust   training images whose label may be wrong count less: measurement says that it helps
     """
 
-    embeds = True
+    embeds, by_trust = True, False
 
     def __init__(self, backbone: nn.Module, way: int, smoothing: float = 0.0) -> None:
         super().__init__()
@@ -67,11 +68,12 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
         return self.embedding(items, self.dtype, patch_products) if self.embeds else items
 
     @abstractmethod
-    def adapt(self, features: Tensor, labels: Tensor, trust: Tensor | None = None) -> Adapted:
-        """Support features [T, S, dim] and labels [T, S] -> whatever `logits` needs.
+    def adapt(self, features: Tensor, labels: Tensor) -> Adapted:
+        """Support features [T, S, dim] and labels [T, S] -> whatever `logits` needs."""
 
-        With trust [T, S] an image counts by how likely its label is right.
-        """
+    def adapt_by_trust(self, features: Tensor, labels: Tensor, trust: Tensor) -> Adapted:
+        """The same; where `by_trust`, an image counts by how likely, trust [T, S], its label is."""
+        return self.adapt(features, labels)
 
     @abstractmethod
     def logits(self, adapted: Adapted, features: Tensor) -> Tensor:
@@ -95,13 +97,16 @@ class Learner(nn.Module, ABC, Generic[Adapted]):
             pixels = apply_augmentation(pixels, send(pool.augmentation, pixels.device))
         features, shots = self.features(pixels, products), pool.support.shape[1]
         support, query = features.tensor_split([shots], 1)
-        known = None if pool.trust is None else send(pool.trust, self.device)
-        trust = (None, None) if known is None else known.split([shots, query.shape[1]], 1)
-        adapted = self.adapt(support, send(pool.support_labels, self.device), trust[0])
+        labels, trust = send(pool.support_labels, self.device), None
+        if pool.trust is None:
+            adapted = self.adapt(support, labels)
+        else:
+            known, trust = send(pool.trust, self.device).split([shots, query.shape[1]], 1)
+            adapted = self.adapt_by_trust(support, labels, known)
         labels, logits = send(pool.query_labels, self.device), self.logits(adapted, query)
         smoothing = self.smoothing if self.training else 0.0
-        losses, accuracies = query_losses(logits, labels, smoothing, trust[1])
-        changed = smoothing > 0 or known is not None
+        losses, accuracies = query_losses(logits, labels, smoothing, trust)
+        changed = smoothing > 0 or trust is not None
         plain = query_losses(logits.detach(), labels)[0] if changed else losses.detach()
         return losses, plain, accuracies
 
@@ -157,14 +162,6 @@ def query_losses(
         each = -(1 - smoothing) * mixed - smoothing * chances.mean(-1)
     losses = each.mean(1)
     return losses, (logits.detach().argmax(-1) == labels).to(losses.dtype).mean(1)
-
-
-def shared_out(values: Tensor, trust: Tensor | None) -> Tensor:
-    """Values [T, S, …] of support images, each divided by S, or in proportion to trust [T, S]."""
-    if trust is None:
-        return values / values.shape[1]
-    shares = trust / trust.sum(1, keepdim=True)
-    return values * shares.reshape(*shares.shape, *[1] * (values.ndim - 2))
 
 
 def check_inputs(learner: Learner[Any], images: Table, pool: TaskPool) -> None:

@@ -6,11 +6,10 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from derts.learners.base import Learner, shared_out
+from derts.learners.base import Learner, query_losses
 from derts.models.batch_norm import set_context
 
 Parameters = dict[str, Tensor]
@@ -65,9 +64,7 @@ class MAML(Learner[AdaptedNetwork]):
         self.feature_scale, self.first_order = feature_scale, first_order
         self.network = _Network(self, way)
 
-    def adapt(
-        self, features: Tensor, labels: Tensor, trust: Tensor | None = None
-    ) -> AdaptedNetwork:
+    def adapt(self, features: Tensor, labels: Tensor) -> AdaptedNetwork:
         """Support images [T, S, height, width, channels], labels [T, S] -> parameters [T, …]."""
         parameters = self.start(len(features)).parameters
         keep_graph = torch.is_grad_enabled()
@@ -79,9 +76,8 @@ class MAML(Learner[AdaptedNetwork]):
                     for name, x in parameters.items()
                 }
                 logits = self.run_tasks(parameters, features, features.shape[1])
-                each = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
                 gradients = torch.autograd.grad(
-                    shared_out(each, trust).sum(),
+                    query_losses(logits, labels)[0].sum(),
                     list(parameters.values()),
                     create_graph=keep_graph and not self.first_order,
                     materialize_grads=True,

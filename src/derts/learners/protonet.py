@@ -20,12 +20,17 @@ class ProtoNet(ProductLearner[Tensor]):
         super().__init__(backbone, way, smoothing)
         self.distance_divisor = distance_divisor
 
-    def adapt(self, features: Tensor, labels: Tensor, trust: Tensor | None = None) -> Tensor:
+    by_trust = True
+
+    def adapt(self, features: Tensor, labels: Tensor) -> Tensor:
         """[T, S, dim], [T, S] -> prototypes [T, way, dim].
 
         A class that label noise left without support images gets the mean of the whole support
         set: it stays finite and prefers no class.
         """
+        return self._shares(labels, features.dtype).transpose(1, 2) @ features
+
+    def adapt_by_trust(self, features: Tensor, labels: Tensor, trust: Tensor) -> Tensor:
         return self._shares(labels, features.dtype, trust).transpose(1, 2) @ features
 
     def _shares(self, labels: Tensor, dtype: torch.dtype, trust: Tensor | None = None) -> Tensor:

@@ -78,8 +78,8 @@ class OwnLearner(Learner[Any]):
         else:
             raise DertsError(f"head is {head!r}; give 'prototypes', an nn.Linear or a function")
 
-    def adapt(self, features: Tensor, labels: Tensor, trust: Tensor | None = None) -> Any:
-        return self.rule.adapt(features, labels, trust) if self.rule else (features, labels)
+    def adapt(self, features: Tensor, labels: Tensor) -> Any:
+        return self.rule.adapt(features, labels) if self.rule else (features, labels)
 
     def logits(self, adapted: Any, features: Tensor) -> Tensor:
         if self.rule:

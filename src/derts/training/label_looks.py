@@ -29,8 +29,9 @@ FEWEST_UPDATES = 200  # of a run whose learner can judge
 MANY_WRONG = 0.15  # a learner's embedding takes so many right labels for wrong, but in no pairs
 MOST_WRONG = 0.7  # a useless one so many
 SURE = 0.8  # probability with which a suggestion of features is trained on …
-LEAST = 0.35  # probability with which a learner trusts a label enough to train on the image …
-LOWEST = 0.05  # … which counts by this probability, by no less where a class lacks others
+PROBABLE = 0.5  # probability with which a label is trusted enough to train on the image …
+LEAST = 0.35  # … where it counts by this probability …
+LOWEST = 0.05  # … but by no less than this, where a class lacks others
 NEVER = 2.0  # … while half of a learner's surest suggestions are wrong: it only leaves out
 STATE = "done", "wrong", "labels", "trust"
 LEARNER, FEATURES = "learner", "features"  # --strategy.judge
@@ -84,12 +85,14 @@ class LabelLooks:
             self.wrong, confused = trainer.group.same((trust.share_wrong, trust.confused))
             self.labels, self.trust = self.given.clone(), None
             by_learner = self.judge == LEARNER
+            by_trust = by_learner and trainer.learner.by_trust
+            least = LEAST if by_trust else PROBABLE
             many = MANY_WRONG if by_learner and not confused else 0.0
             if many <= self.wrong <= MOST_WRONG:
-                kept = trust.kept(self.fewest, *((NEVER, LEAST) if by_learner else (SURE,)))
+                kept = trust.kept(self.fewest, NEVER if by_learner else SURE, least)
                 kept, known = trainer.group.same((kept, trust.probability))
                 self.labels[places] = torch.where(kept < 0, -1, numbers[kept.clamp(min=0)])
-                if by_learner:
+                if by_trust:
                     self.trust = torch.ones(len(self.labels))
                     self.trust[places] = known.clamp(min=LOWEST)
         self.done += 1
