@@ -4,7 +4,7 @@ r"""Does a choice of tasks pay where most repeat each other? Glyphs or photos, u
     python benchmarks/redundant_pools.py --seeds 0 1 2 3 4 5 --learner anil \
         --out results/redundant-pools-anil-cpu.json
     python benchmarks/redundant_pools.py --data mini32 --split test \
-        --variants random derts even --out results/redundant-photos-cpu.json
+        --variants random derts even --out results/redundant-photos-mini32-anil-cpu.json
 
 Nine in ten tasks are of six common characters, the rest of all: clean, but redundant. Validation
 tasks are of characters never trained on, so that it is the rare tasks that teach most. Should pools

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -74,13 +74,15 @@ def compared(name: str) -> dict[tuple[str, str], Scores]:
     return found
 
 
-def table(rows: Iterable[Sequence[Cell]]) -> str:
-    """Rows as Markdown; a list of differences by seed becomes text, corrected for all of them."""
-    rows = list(rows)
+def table(rows: Iterable[Sequence[Cell]], shown: Callable[[str], bool] = bool) -> str:
+    """Rows as Markdown; a list of differences by seed is told as text, corrected for all of them.
+
+    `shown` tells by a row's first cell whether it is printed; all rows count as comparisons.
+    """
+    first, *rows = rows
     texts = iter(differences([cell for row in rows for cell in row if isinstance(cell, list)]))
-    return markdown_table(
-        [tuple(next(texts) if isinstance(cell, list) else cell for cell in row) for row in rows]
-    )
+    told = [tuple(next(texts) if isinstance(cell, list) else cell for cell in row) for row in rows]
+    return markdown_table([tuple(map(str, first)), *(row for row in told if shown(f"{row[0]} "))])
 
 
 def differences(gains: list[Differences]) -> list[str]:

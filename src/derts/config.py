@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from derts.errors import DertsError
 
@@ -14,7 +14,7 @@ BACKBONES = ("cnn4", "resnet12", "linear", "mlp", "none")
 StrategyName = Literal[
     "random", "random-votes", "derts", "us", "ats", "gradmatch", "hardest", "easiest"
 ]
-
+Judge = Literal["learner", "efficientnet-lite0", "features", "none"]
 
 KNOWN_GOOD: dict[str, dict[str, Any]] = {  # values that work for a learner
     "protonet": {"inner_lr": 0.0, "feature_scale": 1.0, "lr": 0.004, "smoothing": 0.0},
@@ -173,8 +173,9 @@ class StrategyConfig:
     votes: bool = True
     """derts: relabel each image as most tasks of the pool have it. Helps where tasks are labelled
     anew; labels that are wrong in the data set itself are the same in every task."""
-    judge: str = "learner"
-    """derts: who finds wrong labels of the data set, which are then left out or corrected.
+    judge: Judge = "learner"
+    """derts: who finds wrong labels of the data set, which are then left out or corrected (with
+    ProtoNet, images that stay count by trust).
     learner: the learner itself, at four looks while it trains. efficientnet-lite0: pretrained
     features, which saw none of these labels, before the first update. features: the data itself,
     likewise. none (docs/wrong-labels.md)."""
@@ -211,8 +212,9 @@ class HardwareConfig:
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the backbone; bfloat16 on an NVIDIA GPU uses hand-written kernels."""
     memory_gib: float | None = within(None, 0.01, 1e6)
-    """Memory that a run may take (default: what is free). A meta-batch that needs more is computed
-    in pieces, with the same gradients, in 1.4 to 2.1 times the time."""
+    """Memory that a run may take (default: what is free); on a GPU torch is held to it. A
+    meta-batch that needs more is computed in pieces, with the same gradients, in 1.5 to 4 times
+    the time."""
 
 
 @dataclass(frozen=True)
@@ -281,6 +283,10 @@ class TrainConfig:
             "maml adapts all layers: use --model.fine-tune all or none": model.fine_tune == "last"
             and self.learner.name == "maml",
         }
+        judge = self.strategy.judge
+        refused[f"--strategy.judge is {judge!r}: choose one of {', '.join(get_args(Judge))}"] = (
+            judge not in get_args(Judge)
+        )
         for message in (message for message, wrong in refused.items() if wrong):
             raise DertsError(message)
         known, lr = KNOWN_GOOD[self.learner.name]["lr"], self.optimiser.lr

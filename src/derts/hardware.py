@@ -102,15 +102,14 @@ def peak_memory(device: torch.device) -> int | None:
 def limit_memory(device: torch.device, gib: float | None) -> None:
     """Let this process hold no more of a GPU: torch gives back what it keeps before it takes more.
 
-    None: all of it. On a CPU nothing is limited.
+    It holds for the whole process. On a CPU, and for None, nothing changes.
     """
-    if device.type == "cuda":
+    if device.type == "cuda" and gib is not None:
         import torch
 
         index = torch.cuda.current_device() if device.index is None else device.index
         total = torch.cuda.get_device_properties(index).total_memory
-        share = 1.0 if gib is None else min(gib * 2**30 / total, 1.0)
-        torch.cuda.set_per_process_memory_fraction(share, index)
+        torch.cuda.set_per_process_memory_fraction(min(gib * 2**30 / total, 1.0), index)
 
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -145,7 +145,8 @@ def test_pictures_of_tasks_that_were_drawn_without_wrong_labels(
     def judge(rows: torch.Tensor, labels: torch.Tensor, *_: object) -> SimpleNamespace:
         fourth = torch.arange(0, len(labels), 4)
         left = labels.index_fill(0, fourth, -1)
-        return SimpleNamespace(share_wrong=0.25, confused=0, kept=lambda fewest, sure: left)
+        found = {"probability": (left >= 0).float(), "kept": lambda *_: left}
+        return SimpleNamespace(share_wrong=0.25, confused=0, **found)
 
     monkeypatch.setattr("derts.training.label_looks.judge", judge)
     monkeypatch.setattr("derts.training.label_looks.FEWEST_UPDATES", 1)

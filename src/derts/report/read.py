@@ -223,7 +223,7 @@ def what_it_did(config: TrainConfig, rounds: int, parts: Mapping[str, Mapping[st
     if not parts:
         return ""
     pools = f"{rounds} pool{'' if rounds == 1 else 's'}"
-    told = [f"It looked at {pools} of {config.strategy.pool} tasks."]
+    told = [f"It drew {pools} of {config.strategy.pool} tasks."]
     if (share := parts.get("votes", {}).get("relabelled")) is not None:
         did = f"relabelled {100 * share:.1f}% of the labels" if share else "changed no label"
         told.append(f"The majority vote {did}.")
@@ -234,6 +234,7 @@ def what_it_did(config: TrainConfig, rounds: int, parts: Mapping[str, Mapping[st
     for name, share in parts.get("select", {}).items():
         chosen[CHOSEN.get(name, f"Tasks were selected by {name}")] = share
     for sentence, share in chosen.items():
-        when = "" if share == 1 else f" in {100 * share:.0f}% of the rounds"
-        told += [f"{sentence}{when}."] if sentence and share else []
+        if sentence and share:
+            often = f"In {100 * share:.0f}% of the rounds {sentence[0].lower()}{sentence[1:]}"
+            told.append(f"{sentence if share == 1 else often}.")
     return " ".join(told)

@@ -13,8 +13,9 @@ looks noisy, select, weigh, cut into meta-batches. Each step is one call into on
     self.into_batches         rounds.py                  what the next updates train on
 
 Labels that are wrong in the data set are left out before tasks are drawn, between the rounds:
-training/label_looks.py (`--strategy.judge`). selection/rounds.py calls `draw_pool` and `choose` in
-every round, gives the meta-batches to training/trainer.py one by one, and keeps the record.
+training/label_looks.py (`--strategy.judge`). selection/rounds.py calls `draw_pool` in every round
+and `choose` where it looks, gives the meta-batches to training/trainer.py one by one, and keeps the
+record.
 
 The paper's method (Zhan & Anderson, 2024) is the preset `paper`. The log of every round says under
 `parts` which steps acted.

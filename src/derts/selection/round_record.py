@@ -59,7 +59,7 @@ class RoundRecord:
             number=number,
             update=update,
             digest=pool_digest(drawn.given, images),
-            random=choice.prefers_none,
+            random=choice.at_random,
         )
 
     def fits(self, images: Table) -> bool:

@@ -2,8 +2,8 @@
 
 The learner judges the labels that it is trained on. At each look its embedding says how far every
 label can be trusted (`labels.prototypes.label_trust`), and tasks are drawn from those that can be
-until the next look; in their losses an image counts by its trust. What was left out is judged
-again, and may come back. Every class keeps enough images for a task.
+until the next look; with ProtoNet an image counts by its trust. What was left out is judged again,
+and may come back. Every class keeps enough images for a task.
 
 Features that saw none of these labels (pretrained, or the data itself) judge once, before the first
 update.
@@ -109,7 +109,8 @@ class LabelLooks:
         return {name: getattr(self, name) for name in STATE}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if len(state["labels"]) != len(self.labels):
+        judged = [state[name] for name in ("labels", "trust") if state[name] is not None]
+        if any(len(values) != len(self.labels) for values in judged):
             raise ValueError(f"it judged {len(state['labels'])} images of {len(self.labels)}")
         for name in STATE:
             setattr(self, name, state[name])
@@ -157,9 +158,6 @@ def _network(judge: str, trainer: Trainer) -> Pretrained | None:
     of_features = trainer.images.of_features
     if judge == LEARNER or (of_features and judge in (FEATURES, trainer.config.model.backbone)):
         return None
-    if judge not in (LITE0, FEATURES):
-        choices = f"learner, {LITE0}, features and none"
-        raise DertsError(f"--strategy.judge is {judge!r}: choose one of {choices}")
     if of_features:
         wrong = f"--strategy.judge {judge} takes images, and this data is features"
         raise DertsError(f"{wrong}: choose features or learner")

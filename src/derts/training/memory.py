@@ -18,7 +18,7 @@ GIB = 2**30
 # width; features by the width
 MAPS = {"cnn4": 4.0, "resnet12": 19.0}
 # the same where images go through in pieces: of all images, of those of a piece
-MAPS_IN_PIECES = {"cnn4": (0.75, 4.0), "resnet12": (4.9, 11.2)}
+MAPS_IN_PIECES = {"cnn4": (0.75, 4.0), "resnet12": (4.5, 13.0)}
 LEAST_PIECE = 16  # images
 MAPS_OF_KERNELS = {"cnn4": 1.3, "resnet12": 12.3}  # in bfloat16; results/pieces-h200.json
 MAPS_OF_TASKS = {"cnn4": 1.6}  # MAML's kernels: 2.4, 8.8, 16.8 GiB for 4, 16, 32 tasks on an H200
@@ -86,21 +86,26 @@ def plan_pieces(
     One that never fits is refused, with settings that do.
     """
     limit = config.hardware.memory_gib
-    free = free_memory(device) if limit is None else limit * GIB
+    free: float | None = free_memory(device)
+    words = "are free: free some, or"
+    if limit is not None and (free is None or limit * GIB < free):
+        free, words = limit * GIB, "are allowed: raise --hardware.memory-gib, or"
     if free is None or "train" not in tables:
         return 1
-    shape, held = tables["train"].item_shape, tables["train"].items.nbytes
+    shape, most_held = tables["train"].item_shape, free / 2
     if config.tasks.rotated:
-        free -= 4 * held
-    elif device.type == "cuda" and held < free / 2:  # larger ones are streamed
-        free -= held
+        free -= 4 * tables["train"].items.nbytes
+    elif device.type == "cuda":
+        used = {"train", config.evaluation.split} | ({"val"} if config.validate_every else set())
+        sizes = [tables[split].items.nbytes for split in used & tables.keys()]
+        free -= sum(size for size in sizes if size < most_held)  # larger ones are streamed
     share = replace(config, meta_batch=-(-config.meta_batch // processes))
     pieces, most = 1, most_pieces(share)
     while (needed := needed_memory(share, shape, device.type, pieces)) > free and pieces < most:
         pieces = min(2 * pieces, most)
     if needed <= free:
         return pieces
-    fix = "free some, or prepare smaller images with derts data prepare --size"
+    fix = f"{words} prepare smaller images with derts data prepare --size"
     if (fits := settings_that_fit(share, shape, device.type, free)) is not None:
         changed = {
             "--meta-batch": (fits.meta_batch * processes, share.meta_batch * processes),
@@ -108,11 +113,12 @@ def plan_pieces(
             "--evaluation.tasks": (fits.evaluation.tasks, config.evaluation.tasks),
             "--strategy.pool": (fits.strategy.pool, config.strategy.pool),
         }
-        words = [f"{name} {new}" for name, (new, old) in changed.items() if new != old]
-        fix = f"try {' '.join(words)}" + (", or --preset laptop" if device.type == "cpu" else "")
+        less = [f"{name} {new}" for name, (new, old) in changed.items() if new != old]
+        fix = f"{words.split(':')[0]}: try {' '.join(less)}"
+        fix += ", or --preset laptop" if device.type == "cpu" else ""
     cause = f"training needs about {needed / GIB:,.1f} GiB of memory on {device}"
     cause += f", a meta-batch being cut into {pieces} pieces" if pieces > 1 else ""
-    raise DertsError(f"{cause}, and {free / GIB:,.1f} are free: {fix}")
+    raise DertsError(f"{cause}, and {free / GIB:,.1f} {fix}")
 
 
 def most_pieces(config: TrainConfig) -> int:

@@ -56,7 +56,7 @@ def summarise(events: Sequence[Event], warmup: int, update: int) -> Result:
     random, updates = updates_at_random(rounds, update)
     noise = [event.get("noise", {}) for event in rounds]
     kinds = ("pool", "selected", "dropped", "kept")
-    dropped = [one["looks_noisy"] / one["pool"] for one in rounds if "looks_noisy" in one]
+    parts = parts_of_rounds(rounds)
     return {
         "seconds_per_update": seconds_per_update(events, warmup),
         "selection_share": selection_share(events, warmup),
@@ -64,9 +64,8 @@ def summarise(events: Sequence[Event], warmup: int, update: int) -> Result:
         "updates_at_random": random,
         **({"random_share": random / updates} if updates else {}),
         "noise": {kind: _mean(values.get(kind) for values in noise) for kind in kinds},
-        "dropped_share": _mean(dropped),
         "effective_tasks": _mean(event.get("effective_tasks") for event in rounds),
-        "parts": parts_of_rounds(rounds),
+        "parts": parts,
         "labels": [event for event in events if event["event"] == "labels"],
         "notes": notes(events),
     }
