@@ -60,7 +60,7 @@ def test_a_run_is_cut_by_itself_and_says_so(letters: Tables) -> None:
         assert f"computed in {pieces} pieces of at most " in result["notes"][0]
     assert result["peak_gib"] > 0.05
     too_small = with_values(config, {"hardware": {"memory_gib": 0.9 * limit / GIB}}, "test")
-    with pytest.raises(DertsError, match=r"cut into \d+ pieces, and .* free: try "):
+    with pytest.raises(DertsError, match=r"cut into \d+ pieces, and .* are allowed: try "):
         train(too_small, tables=letters, quiet=True)
 
 

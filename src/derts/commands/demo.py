@@ -37,11 +37,13 @@ class DemoOptions(QuietOptions):
     seeds: int = within(2, 1)
     """Paired seeds."""
     updates: Annotated[int | None, unset("INT")] = within(None, 1)
-    """Updates per run (default: the demo preset's)."""
+    """Updates per run (default: the demo preset's; 300 with --wrong-labels)."""
     out: Path = Path("runs/demo")
-    """Folder for the report, results.json and a run folder per strategy and seed."""
+    """Folder for a run folder per strategy and seed, which replaces an older one, the report and
+    results.json; with --wrong-labels a new one, for stores and runs."""
     small: bool = False
-    """A tiny model and few test tasks: to see that it runs, in seconds."""
+    """A tiny model and few test tasks: to see that it runs, in seconds. Too weak a judge to find
+    wrong labels."""
     wrong_labels: bool = False
     """Another story: a fifth of the images lies in a wrong class, and is found and cleaned."""
 
