@@ -35,12 +35,13 @@ def update_rows() -> Rows:
 
 def cpu_update_rows() -> Rows:
     """One update on a CPU, beside the usual loop and torch's own modules."""
-    rows: Rows = [("learner", "pixels", "loop, ms", "ours", "floor", "loop / ours", "ours / floor")]
+    ways = "loop", "ours", "ours, bfloat16", "floor"
+    rows: Rows = [("learner", "pixels", *ways, "loop / ours", "ours / floor")]
     found: dict[tuple[str, int], dict[str, float]] = {}
     for row in read("update-cpu.json")["results"]:
         found.setdefault((row["learner"], row["size"]), {})[row["way"]] = row["ms"]
     for (learner, size), ms in found.items():
-        times = [f"{ms[way]:.0f}" for way in ("loop", "ours", "floor")]
+        times = [f"{ms[way]:.0f} ms" for way in ways]
         ratios = ms["loop"] / ms["ours"], ms["ours"] / ms["floor"]
         rows.append((learner, str(size), *times, *(f"{ratio:.2f}" for ratio in ratios)))
     return rows

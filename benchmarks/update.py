@@ -51,7 +51,8 @@ def images_of(size: int, quick: bool) -> ImageTable:
 def our_update(case: dict[str, Any], images: ImageTable, quick: bool) -> Callable[[], object]:
     """An update by the trainer, as `derts train --preset gpu` makes it."""
     plain = case["way"] == "plain"
-    hardware = {"precision": "float32" if quick or case.get("cpu") else "bfloat16"}
+    exact = case.get("cpu") and "bfloat16" not in case["way"]
+    hardware = {"precision": "float32" if quick or exact else "bfloat16"}
     values = {
         "learner": {"name": case["learner"]},
         "model": {"backbone": case["backbone"], "width": case["width"]},
@@ -107,6 +108,7 @@ def on_cpu(options: argparse.Namespace) -> None:
     """CNN4-32, 8 tasks: the usual loop, ours and the floor, in turns."""
     torch.set_num_threads(1 if options.quick else 2)
     makes = {"loop": loop_update, "ours": our_update, "floor": floor_update}
+    makes["ours, bfloat16"] = our_update
     found = []
     for size, learner in itertools.product((16,) if options.quick else (28, 64, 84), CPU_LEARNERS):
         case = {"learner": learner, "backbone": "cnn4", "size": size, "cpu": True}

@@ -16,8 +16,8 @@ from derts.errors import DertsError
 if TYPE_CHECKING:
     import torch
 
-# mallopt's names for what it sets (malloc.h), and bytes that stay free at the end of the heap
-TRIM_THRESHOLD, MMAP_MAX, MOST = -1, -4, 2**31 - 1
+# mallopt's names for what it sets (malloc.h), and when the end of the heap is given back
+TRIM_THRESHOLD, MMAP_MAX, NEVER = -1, -4, -1
 SPINS = "1000"  # what it takes by itself where it knows of too many threads
 CONTAINERS = (  # of either version: the limit, what is used, and how much of that can be given up
     ("memory.max", "memory.current", "memory.stat"),
@@ -38,7 +38,7 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return False
-    return bool(mallopt(MMAP_MAX, 0) == 1 and mallopt(TRIM_THRESHOLD, MOST) == 1)
+    return bool(mallopt(MMAP_MAX, 0) == 1 and mallopt(TRIM_THRESHOLD, NEVER) == 1)
 
 
 def wait_without_spinning() -> None:
