@@ -113,7 +113,7 @@ def test_an_update_on_a_cpu_is_measured_beside_its_floor(tmp_path: Path) -> None
     words = ["--cpu", "--quick", "--repeats", "1", "--out", str(tmp_path / "out.json")]
     program("update.py", *words)
     rows = json.loads((tmp_path / "out.json").read_text())["results"]
-    assert [row["way"] for row in rows] == ["loop", "ours", "floor"] * 2
+    assert [row["way"] for row in rows] == ["loop", "ours", "floor", "ours, bfloat16"] * 2
     assert all(row["ms"] > 0 for row in rows)
 
 
