@@ -149,7 +149,7 @@ def tensorboard_listener(run: Path) -> Callable[[dict[str, Any]], None]:
 
 
 def _print_run(out: Path, config: TrainConfig, result: dict[str, Any]) -> None:
-    from derts.clock import share_of_selection, training_seconds
+    from derts.clock import training_seconds
     from derts.report.read import what_it_did
 
     tasks, name, of = config.tasks, config.strategy.name, result["weights_of_update"]
@@ -166,7 +166,7 @@ def _print_run(out: Path, config: TrainConfig, result: dict[str, Any]) -> None:
         ("did", name != "random" and what_it_did(config, result["rounds"], result["parts"])),
         *[("note", text) for text in result["notes"]],
         ("updates", f"{result['updates']} in {training:.1f} s ({each:.1f} ms each)"),
-        ("selection", f"{100 * share_of_selection(result['seconds']):.1f}% of that time"),
+        ("selection", f"{100 * result['selection_share']:.1f}% of the time after the warm-up"),
         ("memory", peak and f"{peak:.1f} GiB at the peak"),
         ("accuracy", reached),
         ("run", out),
