@@ -270,6 +270,7 @@ class TrainConfig:
         (0.005, 0.5)
         """
         model, backbone = self.model, self.model.backbone
+        judge, judges = self.strategy.judge, get_args(Judge)
         refused = {
             "--evaluation.weights best needs --validate-every: say after how many updates to look "
             "at validation classes": self.evaluation.weights == "best" and not self.validate_every,
@@ -280,13 +281,11 @@ class TrainConfig:
             and (model.weights != "" or model.fine_tune != "none"),
             "a frozen backbone embeds each image once, without augmentation: leave out --augment, "
             "or use --model.fine-tune last": model.frozen and self.augment.active,
+            f"--strategy.judge is {judge!r}: choose one of {', '.join(judges)}": judge
+            not in judges,
             "maml adapts all layers: use --model.fine-tune all or none": model.fine_tune == "last"
             and self.learner.name == "maml",
         }
-        judge = self.strategy.judge
-        refused[f"--strategy.judge is {judge!r}: choose one of {', '.join(get_args(Judge))}"] = (
-            judge not in get_args(Judge)
-        )
         for message in (message for message, wrong in refused.items() if wrong):
             raise DertsError(message)
         known, lr = KNOWN_GOOD[self.learner.name]["lr"], self.optimiser.lr
