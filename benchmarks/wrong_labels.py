@@ -1,6 +1,9 @@
 """Wrong labels in the data set itself: what they cost, what is won back, how well they are found.
 
     python benchmarks/wrong_labels.py --data mini --preset gpu --out results/wrong-labels-h200.json
+    python benchmarks/wrong_labels.py --data mini --preset gpu augment --per-class 60 \\
+        --updates 1000 --noise symmetric:0.4 --variants clean random best derts \\
+        --out results/wrong-labels-few-images-h200.json
     python benchmarks/wrong_labels.py --data mini32 --per-class 60 --learners protonet \\
         --config benchmarks/wrong_labels_photos.toml --noise symmetric:0.4 pair:0.2 --updates 800 \\
         --variants clean random derts pretrained oracle --out results/wrong-labels-photos-cpu.json
@@ -12,6 +15,7 @@ Every learner, noise and seed is trained as these variants, all with the same se
 
 clean      random tasks on the true labels
 random     random tasks on the wrong labels; its model is the judge of what follows
+best       the same, and of 20 evaluations on validation classes the weights that were best
 long       random tasks for twice as many updates: as many as judge and fresh learner together
 paper      the paper's rule
 derts      the preset, which judges labels while training, within the same updates
@@ -55,6 +59,7 @@ Row = dict[str, Any]
 VARIANTS = (
     "clean",
     "random",
+    "best",
     "long",
     "paper",
     "derts",
@@ -131,6 +136,12 @@ class Experiment:
         config = with_values(config, STRATEGIES.get(variant, {}), variant)
         if variant == "long":
             config = replace(config, updates=2 * config.updates)
+        if variant == "best":
+            config = replace(
+                config,
+                evaluation=replace(config.evaluation, weights="best"),
+                validate_every=max(1, config.updates // 20),
+            )
         trainer = derts.Trainer(config.resolved(), {**self.tables, "train": images})
         result = Driver(trainer).drive()
         seconds = round(sum(result["seconds"].values()), 1)
@@ -141,7 +152,8 @@ class Experiment:
             "updates": config.updates,
             "updates_in_all": config.updates + of_judge,
         }
-        row |= {key: result[key] for key in ("split", "accuracy", "interval", "notes")}
+        told = "split", "accuracy", "interval", "notes", "weights_of_update"
+        row |= {key: result[key] for key in told}
         row["phases"] = {name: round(spent, 2) for name, spent in result["seconds"].items()}
         self.rows.append(row)
         self.device = str(trainer.device)

@@ -227,9 +227,11 @@ class EvaluationConfig:
     """Query images per class."""
     split: str = "test"
     """Which split of the data the final evaluation uses."""
-    weights: Literal["last", "best"] = "last"
-    """Judge a run by its last weights, or by those after the warm-up that were best on validation
-    classes, looked at every --validate-every updates."""
+    weights: Literal["automatic", "last", "best"] = "automatic"
+    """Judge a run by its last weights; by those after the warm-up that were best on validation
+    classes, looked at every --validate-every updates; or by its last ones unless derts finds wrong
+    labels and a few looks at validation classes say that training overfits them (early stopping).
+    """
 
 
 @dataclass(frozen=True)

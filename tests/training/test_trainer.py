@@ -151,16 +151,16 @@ def test_judging_disturbs_nothing_and_survives_a_checkpoint(
         validate_every=3,
     )  # fmt: skip
     first = trained(config, letters, 3)
-    first.validate()
+    first.weights.validate()
     first.train(7)
     path = save_checkpoint(tmp_path, first.update, first.state_dict())
     before = copy.deepcopy(first.learner.state_dict())
-    judged = first.evaluate_best("test").accuracies
+    judged = first.weights.evaluate("test").accuracies
     assert judged != first.evaluate("test").accuracies
     assert_same(dict(first.learner.state_dict()), dict(before))
     second = Trainer(config, letters)
     second.load_state_dict(load_checkpoint(path))
-    assert second.evaluate_best("test").accuracies == judged
+    assert second.weights.evaluate("test").accuracies == judged
     first.train()
     second.train()
     assert_same(first.learner.state_dict(), second.learner.state_dict())
@@ -176,20 +176,20 @@ def test_weights_of_the_warm_up_do_not_count(
     found = []
     for update in (3, 6, 9):
         trainer.train(update)
-        trainer.validate()
-        found.append(trainer.best is not None)
+        trainer.weights.validate()
+        found.append(trainer.weights.best is not None)
     assert found == counts
     trainer.train()
-    trainer.validate()
-    assert trainer.best is not None  # at the end there are no others
+    trainer.weights.validate()
+    assert trainer.weights.best is not None  # at the end there are no others
 
 
 def test_the_last_weights_count_unless_asked_otherwise(letters: Tables) -> None:
     trainer = trained(tiny(validate_every=5), letters, 5)
-    trainer.validate()
+    trainer.weights.validate()
     trainer.train()
-    assert not trainer.validation_is_due()
-    assert trainer.evaluate_best("test").accuracies == trainer.evaluate("test").accuracies
+    assert not trainer.weights.validation_is_due()
+    assert trainer.weights.evaluate("test").accuracies == trainer.evaluate("test").accuracies
 
 
 def test_streamed_images_arrive_where_a_recording_reads_them(letters: Tables) -> None:

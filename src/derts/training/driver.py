@@ -54,8 +54,8 @@ class Driver:
             every = [step for step in (config.checkpoint_every, config.validate_every) if step]
             while (update := trainer.update) < until:
                 stops = [(update // step + 1) * step for step in every]
-                stops += [one for one in (self._warmup_end, *self.points, until) if one > update]
-                stop = min(stops)
+                stops += [self._warmup_end, *self.points, *trainer.weights.points, until]
+                stop = min(one for one in stops if one > update)
                 trainer.train(stop, advance, stopping)
                 if trainer.update < stop:
                     self._save()
@@ -63,8 +63,8 @@ class Driver:
                     saved = "" if self.run is None else "all is saved, "
                     ended = f"interrupted at update {trainer.update}: {saved}{self.go_on}"
                     raise InterruptedRunError(ended)
-                if trainer.validation_is_due():
-                    trainer.log(evaluation_event("validation", trainer, trainer.validate()))
+                if trainer.weights.validation_is_due():
+                    trainer.log(evaluation_event("validation", trainer, trainer.weights.validate()))
                 if trainer.update == self._warmup_end:
                     self._share_warmup()
                 at_point = trainer.update in (*self.points, until)
@@ -125,7 +125,7 @@ class Driver:
         found = trainer.group.same(self._result_at(min(update, until)))
         if found is not None or update > until:
             return found
-        evaluation = trainer.evaluate_best(trainer.config.evaluation.split)
+        evaluation = trainer.weights.evaluate(trainer.config.evaluation.split)
         if at_end:
             trainer.log(evaluation_event("evaluation", trainer, evaluation))
             if gain := trainer.gain(evaluation):

@@ -24,7 +24,9 @@ from derts.progress import Progress
 if TYPE_CHECKING:
     from derts.training.trainer import Trainer
 
-LOOKS = 0.05, 0.15, 0.3, 0.5  # of the updates of a run, after which the learner judges
+LOOKS = 0.05, 0.15, 0.3, 0.5  # of the updates of a run, after which the learner judges …
+SEEN = 30  # … and sooner where an image is seen so often by then: wrong labels are overfitted soon
+SOONEST = 30  # updates that teach a learner enough to judge
 FEWEST_UPDATES = 200  # of a run whose learner can judge
 MANY_WRONG = 0.15  # a learner's embedding takes so many right labels for wrong, but in no pairs
 MOST_WRONG = 0.7  # a useless one so many
@@ -36,6 +38,23 @@ NEVER = 2.0  # … while half of a learner's surest suggestions are wrong: it on
 STATE = "done", "wrong", "labels", "trust"
 LEARNER, FEATURES = "learner", "features"  # --strategy.judge
 AT_ONCE = 32  # items that are fetched to be embedded
+
+
+def look_updates(config: TrainConfig, images: int) -> list[int]:
+    """After how many updates a learner judges the labels of so many images.
+
+    >>> config = TrainConfig(updates=2000)
+    >>> look_updates(config, 38_400), look_updates(config, 3_840)
+    ([100, 300, 600, 1000], [36, 100, 300, 600, 1000])
+    """
+    found = [round(share * config.updates) for share in LOOKS]
+    tasks = config.tasks
+    per_update = config.meta_batch * tasks.way * (tasks.shot + tasks.query)
+    sooner, early = max(SOONEST, round(SEEN * images / per_update)), []
+    while 2 * sooner <= found[0]:
+        early.append(sooner)
+        sooner *= 2
+    return early + found
 
 
 def label_obstacle(config: TrainConfig) -> str:
@@ -50,6 +69,7 @@ def label_obstacle(config: TrainConfig) -> str:
 class LabelLooks:
     """Which images a run trains on, and by which labels.
 
+    updates  after which the labels are judged; `first`: of them, were the learner the judge
     labels  int64 [n]: the class that an image is trained as, −1: left out
     done    how many looks there were
     wrong   share of the labels that looked wrong at the last one
@@ -61,13 +81,12 @@ class LabelLooks:
         config = trainer.config
         self.judge = config.strategy.judge
         self.network = _network(self.judge, trainer)
-        self.updates = [0]
-        if self.judge == LEARNER:
-            self.updates = [round(share * config.updates) for share in LOOKS]
         self.fewest = config.tasks.shot + config.tasks.query
         labels, used = trainer.images.labels, trainer.images.class_numbers(trainer.drawer.classes)
         self.given = torch.where(torch.isin(labels, used), labels, -1)
         self.labels = self.given.clone()
+        by_learner = look_updates(config, int((self.given >= 0).sum()))
+        self.updates, self.first = by_learner if self.judge == LEARNER else [0], by_learner[0]
         self.done, self.wrong = 0, 0.0
         self.trust: torch.Tensor | None = None
 

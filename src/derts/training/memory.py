@@ -96,7 +96,8 @@ def plan_pieces(
     if config.tasks.rotated:
         free -= 4 * tables["train"].items.nbytes
     elif device.type == "cuda":
-        used = {"train", config.evaluation.split} | ({"val"} if config.validate_every else set())
+        validated = config.validate_every or config.strategy.name == "derts"
+        used = {"train", config.evaluation.split} | ({"val"} if validated else set())
         sizes = [tables[split].items.nbytes for split in used & tables.keys()]
         free -= sum(size for size in sizes if size < most_held)  # larger ones are streamed
     share = replace(config, meta_batch=-(-config.meta_batch // processes))

@@ -22,7 +22,7 @@ from derts.progress import Advance, Progress, silent, unheard
 from derts.selection import build_strategy
 from derts.selection.strategy import Context
 from derts.training.bad_numbers import UpdateWindow, usable_losses
-from derts.training.checkpoint import weights_of
+from derts.training.kept_weights import KeptWeights
 from derts.training.label_looks import LabelLooks, label_obstacle
 from derts.training.result import acting
 from derts.training.run_folder import Listen
@@ -36,9 +36,8 @@ Tables = Mapping[str, Table]
 class Trainer:
     """Trains one learner on one table; `state_dict` holds all that is needed to go on.
 
-    `best` has the weights to be judged by, if not the last, and their update; `split(name)` is a
-    part of the data, embedded where the backbone is frozen. Each meta-batch is computed in so many
-    `pieces`, with the same gradients.
+    `weights` says which it is judged by; `split(name)` is a part of the data, embedded where the
+    backbone is frozen. Each meta-batch is computed in so many `pieces`, with the same gradients.
 
     >>> from derts.config import *
     >>> from derts.data import glyphs
@@ -93,7 +92,6 @@ class Trainer:
         self.strategy = build_strategy(config.strategy)
         self.clock = Clock(self.device)
         self.update = self.tasks_trained = 0
-        self.best: dict[str, Any] | None = None
         self.window = UpdateWindow()
         self._acting: list[str] = []
         self.context = Context(
@@ -116,6 +114,7 @@ class Trainer:
                 self._notes.append(f"labels of the data set are not judged: {obstacle}")
             else:
                 self.looks = LabelLooks(self)
+        self.weights = KeptWeights(self)
         self.strategy.check(self.context)
 
     def _raw(self, name: str) -> Table:
@@ -170,39 +169,15 @@ class Trainer:
         self.tasks_trained += len(batch.pool)
         return values
 
-    def evaluate(self, split: str, learner: AnyLearner | None = None) -> Evaluation:
-        """Accuracy on the fixed tasks of a split, of another learner where one is given."""
+    def evaluate(
+        self, split: str, learner: AnyLearner | None = None, most: int | None = None
+    ) -> Evaluation:
+        """Accuracy on the fixed tasks of a split, or on the first of them; of another `learner`."""
         with self.clock.phase("evaluation"):
-            images, pool = self._placed(split), self._test_tasks(split)
+            images, pool = self._placed(split), self._test_tasks(split)[:most]
             mine = evaluate(learner or self.learner, images, pool[self.group.part(len(pool))])
             accuracies = torch.tensor(mine.accuracies, dtype=torch.float64)
             return Evaluation(tuple(self.group.gather(accuracies, len(pool)).tolist()), mine.split)
-
-    def validation_is_due(self) -> bool:
-        every, by_best = self.config.validate_every, self.config.evaluation.weights == "best"
-        at_end = by_best and self.update == self.config.updates
-        return every > 0 and (self.update % every == 0 or at_end)
-
-    def validate(self) -> Evaluation:
-        """Accuracy on validation classes; keeps the best weights since the warm-up, if asked."""
-        found, config = self.evaluate("val"), self.config
-        begun = self.update > config.strategy.warmup or self.update == config.updates
-        better = self.best is None or found.mean > self.best["accuracy"]
-        if config.evaluation.weights == "best" and begun and better:
-            weights = weights_of(self.learner)
-            self.best = {"update": self.update, "accuracy": found.mean, "weights": weights}
-        return found
-
-    def evaluate_best(self, split: str) -> Evaluation:
-        """Accuracy on a split of the weights that validation found best, or of the last ones."""
-        if self.best is None:
-            return self.evaluate(split)
-        own = weights_of(self.learner)
-        self.learner.load_state_dict(self.best["weights"])
-        try:
-            return self.evaluate(split)
-        finally:
-            self.learner.load_state_dict(own)
 
     def gain(self, trained: Evaluation) -> str:
         """What training gained over class means of the features that it began with, if any."""
@@ -230,7 +205,7 @@ class Trainer:
             "optimiser": self.optimiser.state_dict(),
             "strategy": self.strategy.state_dict(),
             "seconds": dict(self.clock.seconds),
-            "best": self.best,
+            "best": self.weights.best,
             "looks": self.looks.state_dict() if self.looks else None,
             **self.window.state_dict(),
         }
@@ -245,8 +220,7 @@ class Trainer:
             self.looks.load_state_dict(state["looks"])
         self.update, self.tasks_trained = state["update"], state["tasks_trained"]
         self.clock.seconds = dict(state["seconds"])
-        best, names = state["best"], ("update", "accuracy", "weights")
-        self.best = None if best is None else {name: best[name] for name in names}
+        self.weights.load_state_dict(state["best"])
         self.window.load_state_dict(state, self.device)
 
     def _embedded(self, table: Table) -> Table:
