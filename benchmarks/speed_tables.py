@@ -7,6 +7,7 @@ from typing import Any
 
 from result_files import RESULTS, Rows, read
 
+from derts.paper.cells import read_json
 from derts.statistics import over_seeds
 
 PEERS = ("apricot lazy", "submodlib lazy")  # the same picks by others
@@ -18,8 +19,14 @@ RATIOS = (
     ("us", "us", 1.05),
     ("ats", "ats", 2.5),
 )
-PAPER_RATIOS = {"derts": 1.58, "us": 1.15, "ats": 5.18}
-"""Its table 2: ANIL, seconds of an update over those of random sampling."""
+TIMES = (  # in words, in our file, in the paper
+    ("random", "random", "random"),
+    ("US", "us", "us"),
+    ("ATS", "ats", "ats"),
+    ("the paper's rule", "paper", "derts"),
+    ("derts, clean tasks as they are", "derts, clean tasks", ""),
+    ("derts, selecting in every round", "derts", ""),
+)
 DISTANCES, GREEDY = "distances between all pairs, d = 5", "greedy selection, d = 5"
 
 
@@ -94,9 +101,28 @@ def overheads() -> dict[tuple[str, str], dict[str, Any]]:
     return {(row["learner"], row["strategy"]): row for row in rows}
 
 
+def times_rows() -> Rows:
+    """The paper's table 2, ANIL on clean tasks: seconds of 100 updates, theirs beside ours."""
+    theirs, found = papers_seconds(), overheads()
+    rows: Rows = [("100 updates of ANIL", "the paper, s", "× random", "ours, s", "× random")]
+    for words, name, of_paper in TIMES:
+        ours, seconds = found["anil", name], theirs.get(of_paper)
+        paper = (
+            (f"{100 * seconds:.0f}", f"{seconds / theirs['random']:.2f}") if seconds else ("", "")
+        )
+        rows.append((words, *paper, f"{ours['ms_per_update'] / 10:.2f}", f"{ours['ratio']:.2f}"))
+    return rows
+
+
+def papers_seconds() -> dict[str, float]:
+    """The paper's seconds per update, by strategy."""
+    cells = read_json("paper.json")["tables"]["table2_time"]["cells"]
+    return {cell["strategy"]: cell["seconds_per_iteration"] for cell in cells}
+
+
 def target_rows() -> Rows:
     """Floor, peer, ours and aim of what the aims name."""
-    overhead = overheads()
+    overhead, seconds = overheads(), papers_seconds()
     updates = {
         (row["learner"], row["backbone"], row["way"]): row
         for row in read("update-h200.json")["results"]
@@ -126,7 +152,7 @@ def target_rows() -> Rows:
         for learner in ("anil", "protonet"):
             if (learner, strategy) in overhead:
                 ratio = overhead[learner, strategy]["ratio"]
-                peer = (PAPER_RATIOS[kind], "the paper")
+                peer = (seconds[kind] / seconds["random"], "the paper")
                 add(f"{strategy} / random, {learner}", "1", peer, ratio, aim, "")
     selection = sum(kernels[name] for name in (DISTANCES, GREEDY))
     peers = {

@@ -39,6 +39,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "augmentation": accuracy.augmentation,
     "beside-the-paper": paper.beside_the_paper,
     "coverage": paper.coverage,
+    "times": lambda: markdown_table(speed.times_rows()),
     "learners": strategies.learners,
     "estimates": strategies.estimates,
     "noise-scores": strategies.noise_scores,

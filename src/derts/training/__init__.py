@@ -6,6 +6,7 @@ driver       from stop to stop: train, validate, save (checkpoint), measure (res
 trainer      one update after the other: the strategy's batch (task_drawer), then step
 step         forward, weigh, backward, optimise; bad_numbers skips what is not finite
 label_looks  wrong labels of the data set, left out between updates
+kept_weights which weights a run is judged by: early stopping
 run_folder   what is written, which report/read.py reads
 """
 
