@@ -249,12 +249,13 @@ def test_pretrained_features_judge_images() -> None:
     assert (found.looks.done, found.looks.network) == (1, None)
 
 
+@pytest.mark.parametrize("weak_features", [False, True])
 @pytest.mark.parametrize(
     ("wrong", "pairs", "used"),
     [(0.14, 0, 600), (0.14, 9, 5), (0.16, 0, 5), (0.69, 9, 5), (0.71, 0, 600), (0.71, 9, 600)],
 )
 def test_a_judge_that_suspects_few_or_most_changes_nothing_but_for_pairs(
-    wrong: float, pairs: int, used: int, monkeypatch: pytest.MonkeyPatch
+    wrong: float, pairs: int, used: int, weak_features: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = trainer(wrong_labels())
     events: Events = []
@@ -264,6 +265,7 @@ def test_a_judge_that_suspects_few_or_most_changes_nothing_but_for_pairs(
 
     class Told:
         share_wrong, confused, probability = wrong, pairs, torch.full((len(TRUE),), 0.5)
+        weak, sees = weak_features, 0.3
 
         def kept(self, fewest: int, sure: float, least: float) -> Tensor:
             labels = torch.full((len(TRUE),), -1)
@@ -275,8 +277,10 @@ def test_a_judge_that_suspects_few_or_most_changes_nothing_but_for_pairs(
         looks.look(update, silent)
     assert int((looks.labels >= 0).sum()) == used
     told = [event["text"] for event in events if event["event"] == "note"]
-    assert bool(told) == (wrong > MANY_WRONG or pairs > 0)
-    assert all(("cannot tell which" in text) == (used == 600) for text in told)
+    suspected = wrong > MANY_WRONG or pairs > 0
+    assert bool(told) == (suspected or weak_features)
+    assert all(("cannot tell which" in text) == (suspected and used == 600) for text in told)
+    assert all(("would see only 30% of labels" in text) == (not suspected) for text in told)
 
 
 def test_named_classes_alone_are_judged() -> None:

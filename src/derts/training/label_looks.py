@@ -18,6 +18,7 @@ import torch
 from derts.config import TrainConfig
 from derts.errors import DertsError
 from derts.labels.judging import directions, item_features, judge
+from derts.labels.trust import Trust
 from derts.models.pretrained import INSTALL, LITE0, Pretrained, load_pretrained, may_be_photos
 from derts.progress import Progress
 
@@ -117,7 +118,7 @@ class LabelLooks:
         self.done += 1
         trainer.drawer.use_labels(self.labels, self.trust)
         trainer.strategy.labels_changed()
-        self._tell(update)
+        self._tell(update, trust)
 
     @property
     def changed(self) -> bool:
@@ -149,24 +150,30 @@ class LabelLooks:
         self.network = None  # it judges once
         return torch.cat(found).float()
 
-    def _tell(self, update: int) -> None:
-        """Log what a look found; the last one leaves a note where labels look wrong."""
+    def _tell(self, update: int, trust: Trust) -> None:
+        """Log what a look found; the last one leaves a note where labels look wrong, or may be."""
         noun = self.trainer.images.noun
         left_out = int(((self.labels < 0) & (self.given >= 0)).sum())
         relabelled = int(((self.labels >= 0) & (self.labels != self.given)).sum())
         about = {"event": "labels", "update": update, "look": self.done}
         found = {"left_out": left_out, "relabelled": relabelled}
         self.trainer.log({**about, "looks_wrong": round(self.wrong, 4), **found})
-        changes = left_out + relabelled
-        if self.done < len(self.updates) or (self.wrong < MANY_WRONG and not changes):
+        if self.done < len(self.updates):
             return
-        text = f"{100 * self.wrong:.0f}% of the training labels look wrong"
-        if changes:
+        looks_wrong = f"{100 * self.wrong:.0f}% of the training labels look wrong"
+        if left_out or relabelled:
             changed = f", {relabelled:,} relabelled" if relabelled else ""
-            text += f" (derts inspect shows them): {left_out:,} {noun}s left out{changed}"
+            text = (
+                f"{looks_wrong} (derts inspect shows them): {left_out:,} {noun}s left out{changed}"
+            )
             text += ", the others count by trust" if self.trust is not None else ""
+        elif self.wrong >= MANY_WRONG:
+            text = f"{looks_wrong}, but this judge cannot tell which: all are trained on"
+        elif trust.weak:
+            seen = f"{100 * trust.sees:.0f}% of labels wrong by chance"
+            text = f"no label was left out, but this judge would see only {seen}"
         else:
-            text += ", but this judge cannot tell which: all are trained on"
+            return
         if may_be_photos(self.trainer.images.item_shape) and self.judge != LITE0:
             text += f"; for photos --strategy.judge {LITE0} finds more"
         self.trainer.log({"event": "note", "update": update, "text": text})
