@@ -272,7 +272,10 @@ def test_runs_that_differ_in_hardware_alone_are_told_apart(
 
 def test_settings_of_the_same_name_are_told_apart(demo_folder: Path, tmp_path: Path) -> None:
     derts = demo_folder / "derts-seed0"
-    changes = (('weights = "calibrated"', 'weights = "none"'), ('"automatic"', '"best"'))
+    changes = (
+        ('weights = "calibrated"', 'weights = "none"'),
+        ('weights = "automatic"', 'weights = "best"'),
+    )
     first, second = group_runs(read_runs([derts, copy_of(derts, tmp_path / "twin", *changes)]))
     assert "evaluation.weights=automatic" in first.name
     assert "strategy.weights=none" in second.name
