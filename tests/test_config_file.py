@@ -7,7 +7,7 @@ import pytest
 
 from derts.commands.parse import parse
 from derts.commands.train import TrainOptions
-from derts.config import LearnerConfig, ModelConfig, TaskConfig, TrainConfig
+from derts.config import LearnerConfig, TaskConfig, TrainConfig
 from derts.config_file import PRESETS, apply_presets, read_config, to_toml, with_values
 from derts.errors import DertsError
 
@@ -106,10 +106,8 @@ def test_the_papers_warm_up_depends_on_learner_and_noise(
         ("updates = true", "updates is True"),
         ("updates = 0", "--updates is 0: it must be between 1 and"),
         ("[tasks]\nnoise = 'loud'", "choose one of none, swap, tasks"),
-        ("[model]\nbatch_norm = 'task'", "model.batch_norm is gone: only 'shared' is left"),
         ("[optimiser]\nlr = -1", "--optimiser.lr is -1.0: it must be between"),
         ("[optimiser]\nlr = nan", "lr is nan"),
-        ("[optimiser]\nclip = 10.0", "optimiser.clip is gone: only 0.0 is left"),
         ("[strategy]\nratio = 2.0", "strategy.ratio is 2.0"),
         ("seed = 99999999999999999999999", "--seed is"),
         ("updates = ", "not a TOML file"),
@@ -120,28 +118,6 @@ def test_mistakes_are_named(text: str, message: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(DertsError, match=message):
         read_config(path)
-
-
-def test_a_setting_that_is_gone_is_read_with_the_value_that_is_left(tmp_path: Path) -> None:
-    path = tmp_path / "old.toml"
-    path.write_text("[model]\nwidth = 8\nbatch-norm = 'shared'\n[hardware]\nthreads = 4\n")
-    assert read_config(path) == TrainConfig(model=ModelConfig(width=8))
-
-
-@pytest.mark.parametrize(
-    ("old", "noise"),
-    [
-        ({"noise": "swap", "swap_rate": 5.62, "noisy_fraction": 0.6}, "swap:5.62"),
-        ({"noisy_fraction": 0.4, "swap_rate": 3.02, "noise": "tasks"}, "tasks:0.4"),
-        ({"noise": "none", "swap_rate": 3.02, "noisy_fraction": 0.6}, "none"),
-    ],
-)
-def test_levels_of_noise_that_were_settings_are_still_read(
-    old: dict[str, object], noise: str
-) -> None:
-    assert with_values(TrainConfig(), {"tasks": old}, "old").tasks.noise == noise
-    before = TrainConfig(tasks=TaskConfig(noise=noise))
-    assert with_values(before, {"tasks": {**old, "noise": noise}}, "old") == before
 
 
 def test_missing_files_and_presets_are_named(tmp_path: Path) -> None:

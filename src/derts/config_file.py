@@ -18,24 +18,6 @@ Values = Mapping[str, Any]
 annotations_of = cache(get_type_hints)  # a millisecond each time
 Config = TypeVar("Config")
 
-REMOVED: dict[str, Any] = {
-    "log_every": None,
-    "model.batch_norm": "shared",
-    "optimiser.clip": 0.0,
-    "hardware.compile": None,
-    "hardware.image_memory_gib": None,
-    "hardware.threads": None,
-}
-"""Settings that are gone, each with the value that is now the only behaviour.
-
-Configs of stored results, run folders and model files that have this value are read as ever; any
-other value is refused, but where it is None, as it only said how fast a run was. Whoever removes a
-setting adds it here: "table.name": value.
-"""
-
-NOISE_LEVELS = {"swap_rate": "swap", "noisy_fraction": "tasks"}
-"""Settings of tasks that are now part of `tasks.noise`, by the kind of noise they are of."""
-
 LONGEST = 500_000  # characters of a config file: it may name thousands of classes
 DEEP = re.compile(r"""(\.\s*([\w-]+|"[^"\n]*"|'[^'\n]*')\s*){30}""")  # a key of so many parts
 
@@ -82,17 +64,11 @@ def with_values(config: Config, values: Values, where: str, path: str = "") -> C
     >>> with_values(TrainConfig(), {"tasks": {"way": 3}}, where="example").tasks.way
     3
     """
-    if path == "tasks.":
-        values = with_noise_level(values, config.noise)  # type: ignore[attr-defined]
     hints = annotations_of(type(config))  # type: ignore[arg-type]
     known = [item.name for item in fields(config)]  # type: ignore[arg-type]
     changes: dict[str, Any] = {}
     for key, value in values.items():
         name = key.replace("-", "_")
-        if name not in known and path + name in REMOVED:
-            if (only := REMOVED[path + name]) not in (None, value):
-                raise DertsError(f"{where}: {path}{key} is gone: only {only!r} is left")
-            continue
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {path}{near[0]}?" if near else f"known: {', '.join(known)}"
@@ -105,20 +81,6 @@ def with_values(config: Config, values: Values, where: str, path: str = "") -> C
         else:
             changes[name] = _checked(value, hints[name], f"{where}: {path}{key}")
     return replace(config, **changes)  # type: ignore[type-var]
-
-
-def with_noise_level(tasks: Values, noise: str = "none") -> Values:
-    """Settings of tasks with the noise and its level in one, as older ones did not have them.
-
-    >>> with_noise_level({"way": 5, "noise": "swap", "swap_rate": 5.0})
-    {'way': 5, 'noise': 'swap:5.0'}
-    """
-    kind = str(tasks.get("noise", noise)).partition(":")[0]
-    found = {name: value for name, value in tasks.items() if name not in NOISE_LEVELS}
-    for name in NOISE_LEVELS.keys() & tasks.keys():
-        if NOISE_LEVELS[name] == kind:
-            found["noise"] = f"{kind}:{tasks[name]}"
-    return found
 
 
 def _checked(value: Any, hint: Any, what: str) -> Any:

@@ -174,7 +174,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 @pytest.mark.parametrize("file", result_files(RESULTS), ids=lambda file: file.stem)
 def test_every_stored_result_is_of_a_config_that_is_still_read(file: Path) -> None:
-    # else `--known results` runs it again: see REMOVED in config_file.py
+    # else `--known results` runs it again
     for config in json.loads(file.read_text())["configs"].values():
         read = with_values(TrainConfig(), {**config, "seed": 0}, file.name)
         assert run_key(read, config["data"])
