@@ -211,7 +211,7 @@ def test_memory_does_not_grow_with_the_number_of_images(own: Path) -> None:
         if not pages.exists():
             pytest.skip("this system does not say how much memory a process has")
 
-        def advance(count: int = 1, note: str | None = None) -> None:
+        def advance(count: int = 1, note: str | None = None, *, before: bool = False) -> None:
             told.append((count, int(pages.read_text().split()[1]) * 4096 / 1e6))
 
         yield advance

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import time
 
 import pytest
 
@@ -62,8 +63,23 @@ def test_every_number_is_seen_on_eighty_columns(
     stream = Terminal()
     note = "random: " * (title == "demo") + "loss 0.316 accuracy 88.6% selection 12%"
     with progress(title, total=60_000, unit="updates", stream=stream) as advance:
-        monkeypatch.setattr("derts.progress._rate", lambda done, seconds: "5.28")
+        monkeypatch.setattr("derts.progress._rate", lambda rate: "5.28")
         advance(31_000, note=note)
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
     last = [line for line in re.split(r"[\r\n]", plain) if line.strip()][-1]
     assert all(part in last for part in (title, "31000/60000", "5.28/s", note))
+
+
+def test_what_was_done_before_does_not_count_as_speed() -> None:
+    stream = io.StringIO()
+    with progress("training", total=200, unit="updates", stream=stream) as advance:
+        advance(100, before=True)  # a resumed run
+        time.sleep(0.1)
+        advance(50, note="loss 1")
+        time.sleep(0.1)
+        advance(50, note="loss 1")
+    lines = stream.getvalue().splitlines()
+    assert lines[-1].startswith("training: 200/200 updates, ")
+    assert not any("100/200" in line for line in lines)
+    rates = [float(line.split(", ")[1].split()[0].replace(",", "")) for line in lines]
+    assert all(rate < 1000 for rate in rates)

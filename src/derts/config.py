@@ -228,10 +228,9 @@ class EvaluationConfig:
     split: str = "test"
     """Which split of the data the final evaluation uses."""
     weights: Literal["automatic", "last", "best"] = "automatic"
-    """Judge a run by its last weights; by those after the warm-up that were best on validation
-    classes, looked at every --validate-every updates; or by its last ones unless derts finds wrong
-    labels and a few looks at validation classes say that training overfits them (early stopping).
-    """
+    """Which weights a run is judged by. automatic: the last; where derts left out wrong labels and
+    validation classes say that training overfitted others, the best (early stopping). last. best:
+    of those after the warm-up, by evaluations on validation classes (--validate-every)."""
 
 
 @dataclass(frozen=True)

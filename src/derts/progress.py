@@ -9,12 +9,17 @@ from typing import Protocol, TextIO
 
 
 class Advance(Protocol):
-    """Tells the progress display that `count` more units are done; `note` is shown beside them."""
+    """Tells the progress display that `count` more units are done; `note` is shown beside them.
 
-    def __call__(self, count: int = 1, note: str | None = None) -> None: ...
+    `before`: they were done before the display began, and do not count in its rate.
+    """
+
+    def __call__(
+        self, count: int = 1, note: str | None = None, *, before: bool = False
+    ) -> None: ...
 
 
-def unheard(count: int = 1, note: str | None = None) -> None:
+def unheard(count: int = 1, note: str | None = None, *, before: bool = False) -> None:
     """An Advance that tells nobody."""
 
 
@@ -75,12 +80,13 @@ def _bar(title: str, total: int, unit: str, stream: TextIO) -> Iterator[Advance]
     )
     with bars.Progress(*columns, console=Console(file=stream), expand=True) as display:
         task = display.add_task(escape(title), total=total, rate="", note="")
-        started, done = time.monotonic(), 0
+        done, speed = 0, _Speed()
 
-        def advance(count: int = 1, note: str | None = None) -> None:
+        def advance(count: int = 1, note: str | None = None, *, before: bool = False) -> None:
             nonlocal done
             done += count
-            rate = f"{_rate(done, time.monotonic() - started)}/s"
+            speed.before += count * before
+            rate = f"{_rate(speed.of(done, time.monotonic()))}/s"
             fields = {"rate": rate} if note is None else {"rate": rate, "note": escape(note)}
             display.update(task, advance=count, **fields)  # type: ignore[arg-type]
 
@@ -92,19 +98,21 @@ def _lines(title: str, total: int, unit: str, stream: TextIO) -> Iterator[Advanc
     """A line when a tenth more is done or ten seconds have passed, but not twice a second."""
     started = last_time = time.monotonic()
     done = last_done = 0
-    beside = ""
+    beside, speed = "", _Speed()
 
     def show(now: float, final: bool = False) -> None:
         nonlocal last_time, last_done
-        last_time, last_done, taken = now, done, now - started
-        left = f"{clock_text(taken / done * (total - done))} left"
-        clock = f"{clock_text(taken)} taken" if final else left
-        parts = [f"{done:,}/{total:,} {unit}", f"{_rate(done, taken)} {unit}/s", clock, beside]
+        last_time, last_done, rate = now, done, speed.of(done, now)
+        left = f"{clock_text((total - done) / max(rate, 1e-9))} left"
+        clock = f"{clock_text(now - started)} taken" if final else left
+        parts = [f"{done:,}/{total:,} {unit}", f"{_rate(rate)} {unit}/s", clock, beside]
         print(f"{title}: {', '.join(filter(None, parts))}", file=stream, flush=True)
 
-    def advance(count: int = 1, note: str | None = None) -> None:
-        nonlocal done, beside
+    def advance(count: int = 1, note: str | None = None, *, before: bool = False) -> None:
+        nonlocal done, beside, last_done
         done, beside, now = done + count, beside if note is None else note, time.monotonic()
+        if before:
+            last_done, speed.before = done, speed.before + count
         tenth, soon = done - last_done >= total / 10, last_done > 0 and now - last_time < 0.5
         if 0 < done != total and (now - last_time >= 10 or (tenth and not soon)):
             show(now)
@@ -114,8 +122,17 @@ def _lines(title: str, total: int, unit: str, stream: TextIO) -> Iterator[Advanc
         show(time.monotonic(), final=True)
 
 
-def _rate(done: int, seconds: float) -> str:
-    rate = done / max(seconds, 1e-9)
+class _Speed:
+    """Units per second, of which `before` were done before."""
+
+    def __init__(self) -> None:
+        self.begun, self.before = time.monotonic(), 0
+
+    def of(self, done: int, now: float) -> float:
+        return (done - self.before) / max(now - self.begun, 1e-9)
+
+
+def _rate(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2f}"
 
 

@@ -123,7 +123,7 @@ def test_a_process_asked_to_end_saves_and_goes_on_when_run_again(
         """Asks the process to end while the first run is under way, as a batch system does."""
         counts: list[int] = []
 
-        def advance(count: int = 1, note: str | None = None) -> None:
+        def advance(count: int = 1, note: str | None = None, *, before: bool = False) -> None:
             counts.append(count)
             if sum(counts) == 3:
                 signal.raise_signal(signal.SIGTERM)

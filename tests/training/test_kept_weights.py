@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from derts.evaluation import Evaluation
+from derts.training.checkpoint import best_weights
 from derts.training.driver import Driver
 from derts.training.label_looks import look_updates
 from derts.training.trainer import Trainer
@@ -52,8 +53,8 @@ def test_earlier_weights_are_kept_where_wrong_labels_are_overfitted(
     assert result["weights_of_update"] == 40
     (note,) = [text for text in result["notes"] if "overfitted" in text]
     assert "the weights of update 40 are kept (60.0% on validation classes, 50.0% at the" in note
-    assert found.weights.best is not None
-    for name, value in found.weights.best["weights"].items():
+    assert found.weights.kept is not None
+    for name, value in found.weights.kept["weights"].items():
         assert torch.equal(value, expected[name]), name
 
 
@@ -115,3 +116,42 @@ def test_the_choice_takes_little_of_a_runs_time() -> None:
     long = trainer(wrong_labels(), updates=5000)
     images = len(long.weights.points) * long.weights.tasks * 3 * (2 + 3)
     assert 0.04 < images / 3 / (5000 * 2 * 15) < 0.06
+
+
+def test_before_the_end_the_last_weights_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = trainer(wrong_labels())
+    overfits(found, monkeypatch, lost=10.0)
+    assert Driver(found, until=100).drive()["weights_of_update"] == 100
+    assert found.weights.best is not None
+    judged, last = best_weights(found.state_dict()), found.learner.state_dict()
+    assert all(torch.equal(judged[name], last[name]) for name in last)
+
+
+def test_an_extended_run_remembers_its_best_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = trainer(wrong_labels(), updates=200)
+    overfits(short, monkeypatch, lost=0.0)
+    Driver(short).drive()
+    assert short.weights.kept is None
+    long = trainer(wrong_labels(), updates=300)
+    long.load_state_dict(short.state_dict())
+    assert long.looks is not None
+    assert short.looks is not None
+    assert long.looks.updates == short.looks.updates  # no more looks
+    overfits(long, monkeypatch, lost=10.0)
+    assert Driver(long).drive()["weights_of_update"] == 40
+
+
+def test_features_that_judge_before_a_short_run_begins_choose_weights_too() -> None:
+    strategy = {"name": "derts", "pool": 8, "judge": "features"}
+    found = trainer(wrong_labels(), strategy=strategy, updates=9)
+    assert found.weights.points == {1, 2, 4, 8, 9}
+    assert Driver(found).drive()["updates"] == 9
+
+
+def test_validation_that_is_asked_for_changes_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (trainer(wrong_labels(), validate_every=every) for every in (0, 20))
+    results = [Driver(one).drive() for one in (first, second)]
+    assert results[0]["weights_of_update"] == results[1]["weights_of_update"]
+    assert first.weights.best is not None
+    assert second.weights.best is not None
+    assert first.weights.best["accuracy"] == second.weights.best["accuracy"]

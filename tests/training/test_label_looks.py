@@ -280,7 +280,7 @@ def test_a_judge_that_suspects_few_or_most_changes_nothing_but_for_pairs(
     suspected = wrong > MANY_WRONG or pairs > 0
     assert bool(told) == (suspected or weak_features)
     assert all(("cannot tell which" in text) == (suspected and used == 600) for text in told)
-    assert all(("would see only 30% of labels" in text) == (not suspected) for text in told)
+    assert all(("would find only about 30%" in text) == (not suspected) for text in told)
 
 
 def test_named_classes_alone_are_judged() -> None:

@@ -106,7 +106,7 @@ def test_progress_names_the_parts_that_act(letters: Tables) -> None:
     notes: list[str | None] = []
     events: list[dict[str, Any]] = []
     trainer = Trainer(tiny(strategy={"name": "derts"}), letters, events.append)
-    trainer.train(3, lambda count=1, note=None: notes.append(note))
+    trainer.train(3, lambda count=1, note=None, before=False: notes.append(note))
     (parts,) = [event["parts"] for event in events if event["event"] == "round"]
     assert notes[-1] is not None
     assert parts["select"].replace("balanced", "balance") in notes[-1]

@@ -205,8 +205,10 @@ def clean(options: CleanOptions) -> None:
     _print_note(judged, run)
     one_split = "all in one split: to train, derts data prepare the file and clean that store"
     print("\n".join(made.lines()))
+    reached = splits if options.apply is None else judged.tables
+    images = sum(len(judged.tables[split]) for split in reached)
     print_rows(
-        ("relabelled", f"{relabelled:,} of {len(judged):,} {judged.noun}s"),
+        ("relabelled", f"{relabelled:,} of {images:,} {judged.noun}s"),
         ("dropped", f"{len(changes) - relabelled:,}"),
         ("changes", destination / "changes.csv"),
         ("note", one_split if is_matrix(data) else None),
@@ -214,16 +216,18 @@ def clean(options: CleanOptions) -> None:
 
 
 def _print_note(judged: "JudgedItems", run: Path | None) -> None:
-    """What the judge cannot judge."""
+    """What the judge cannot judge, and that another one sees more in photos."""
     from derts.models.pretrained import may_be_photos
 
-    trust = judged.trust
-    if not trust.note:
-        return
-    fix, shape = "", next(iter(judged.tables.values())).item_shape
-    if trust.weak and may_be_photos(shape) and not _is_backbone(run):
-        fix = "; for photos: derts inspect efficientnet-lite0 --data STORE"
-    print(f"note: {printable(trust.note)}{fix}")
+    shape = next(iter(judged.tables.values())).item_shape
+    texts = [printable(judged.trust.note)] if judged.trust.note else []
+    if run is not None and may_be_photos(shape) and not _is_backbone(run):
+        better = "derts inspect efficientnet-lite0 --data STORE"
+        texts.append(
+            f"a network trained on few photos misses many wrong labels; for photos: {better}"
+        )
+    if texts:
+        print(f"note: {'; '.join(texts)}")
 
 
 def _is_backbone(run: Path | None) -> bool:

@@ -99,8 +99,9 @@ def weights_of(learner: torch.nn.Module) -> Weights:
 
 
 def best_weights(state: Mapping[str, Any]) -> Weights:
-    """Of a checkpoint's state, the weights that validation found best, or the last ones."""
-    weights: Weights = state["best"]["weights"] if state.get("best") else state["learner"]
+    """Of a checkpoint's state, the best weights if these count, or the last ones."""
+    best = state.get("best")
+    weights: Weights = best["weights"] if best and best["counts"] else state["learner"]
     return weights
 
 

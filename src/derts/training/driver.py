@@ -50,7 +50,7 @@ class Driver:
             result = self._measure(until)
             if trainer.update < until:
                 trainer.log({"event": "start", "update": trainer.update})
-                advance(trainer.update)
+                advance(trainer.update, before=True)
             every = [step for step in (config.checkpoint_every, config.validate_every) if step]
             while (update := trainer.update) < until:
                 stops = [(update // step + 1) * step for step in every]

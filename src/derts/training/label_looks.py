@@ -36,7 +36,7 @@ PROBABLE = 0.5  # probability with which a label is trusted enough to train on t
 LEAST = 0.35  # … where it counts by this probability …
 LOWEST = 0.05  # … but by no less than this, where a class lacks others
 NEVER = 2.0  # … while half of a learner's surest suggestions are wrong: it only leaves out
-STATE = "done", "wrong", "labels", "trust"
+STATE = "done", "wrong", "labels", "trust", "updates"
 LEARNER, FEATURES = "learner", "features"  # --strategy.judge
 AT_ONCE = 32  # items that are fetched to be embedded
 
@@ -163,15 +163,17 @@ class LabelLooks:
         looks_wrong = f"{100 * self.wrong:.0f}% of the training labels look wrong"
         if left_out or relabelled:
             changed = f", {relabelled:,} relabelled" if relabelled else ""
-            text = (
-                f"{looks_wrong} (derts inspect shows them): {left_out:,} {noun}s left out{changed}"
-            )
-            text += ", the others count by trust" if self.trust is not None else ""
+            text = f"{looks_wrong} (derts inspect shows them): {left_out:,} {noun}s left out"
+            text += changed + (", the others count by trust" if self.trust is not None else "")
+            if "val" not in self.trainer.tables:
+                text += "; without validation classes nothing tells when training overfits others"
         elif self.wrong >= MANY_WRONG:
             text = f"{looks_wrong}, but this judge cannot tell which: all are trained on"
         elif trust.weak:
-            seen = f"{100 * trust.sees:.0f}% of labels wrong by chance"
-            text = f"no label was left out, but this judge would see only {seen}"
+            seen = f"{100 * trust.sees:.0f}% of randomly wrong labels"
+            text = f"no {noun} was left out, but this judge would find only about {seen}"
+        elif may_be_photos(self.trainer.images.item_shape) and self.judge != LITE0:
+            text = f"no {noun} was left out: this judge found no wrong label, and may miss some"
         else:
             return
         if may_be_photos(self.trainer.images.item_shape) and self.judge != LITE0:

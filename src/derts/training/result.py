@@ -28,7 +28,7 @@ def make_result(trainer: Trainer, evaluation: Evaluation, events: Iterable[Event
         "machine": machine(str(trainer.device)),
         "seed": trainer.config.seed,
         "updates": trainer.update,
-        "weights_of_update": (trainer.weights.best or {"update": trainer.update})["update"],
+        "weights_of_update": (trainer.weights.kept or {"update": trainer.update})["update"],
         "tasks_trained": trainer.tasks_trained,
         "item_shape": list(trainer.item_shape),
         "embedded_by": store_settings(trainer.config.data).get("embedded_by"),

@@ -143,13 +143,15 @@ class Trainer:
             self.looks.look(self.update, self._progress)
         if not self.window.values:
             self.window.begin(self.clock.seconds)
+        told = self.update
         while self.update < until and not self._must_stop(stopping):
             self.window.values.append(self.step())
             if self.looks is not None:
                 self.looks.look(self.update, self._progress)
             if self.update % LOG_EVERY == 0 or self.update == until:
                 self.clock.settle("update")  # or looking would wait for the GPU, uncounted
-                advance(len(self.window.values), self._log_window())
+                advance(self.update - told, self._log_window())
+                told = self.update
 
     def step(self) -> torch.Tensor:
         """One update; returns its mean loss, mean accuracy and gradient norm as a tensor [3]."""
