@@ -228,9 +228,8 @@ class EvaluationConfig:
     split: str = "test"
     """Which split of the data the final evaluation uses."""
     weights: Literal["automatic", "last", "best"] = "automatic"
-    """Which weights a run is judged by. automatic: the last; where derts left out wrong labels and
-    validation classes say that training overfitted others, the best (early stopping). last. best:
-    of those after the warm-up, by evaluations on validation classes (--validate-every)."""
+    """last; best: on validation classes, by --validate-every, after the warm-up; automatic: the
+    last, or the best where derts left out wrong labels and training overfitted others."""
 
 
 @dataclass(frozen=True)
