@@ -104,9 +104,9 @@ def test_a_run_goes_on_with_the_best_weights_so_far(monkeypatch: pytest.MonkeyPa
 def test_few_images_are_judged_sooner() -> None:
     long = tiny(updates=3000, meta_batch=32, tasks={"way": 5, "shot": 5, "query": 15})
     assert look_updates(long, 38_400) == [150, 450, 900, 1500]
-    assert look_updates(long, 5_900) == [55, 150, 450, 900, 1500]
-    assert look_updates(long, 3_840) == [36, 72, 150, 450, 900, 1500]
-    assert look_updates(long, 100) == [30, 60, 150, 450, 900, 1500]  # never before update 30
+    assert look_updates(long, 21_333) == [100, 150, 450, 900, 1500]
+    assert look_updates(long, 9_600) == [45, 90, 150, 450, 900, 1500]
+    assert look_updates(long, 100) == [30, 60, 120, 150, 450, 900, 1500]  # never before 30
 
 
 def test_the_choice_takes_little_of_a_runs_time() -> None:

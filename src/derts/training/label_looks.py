@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from derts.training.trainer import Trainer
 
 LOOKS = 0.05, 0.15, 0.3, 0.5  # of the updates of a run, after which the learner judges …
-SEEN = 30  # … and sooner where an image is seen so often by then: wrong labels are overfitted soon
+SEEN = 15  # … and sooner where an image is seen so often by then: wrong labels are overfitted soon
 SOONEST = 30  # updates that teach a learner enough to judge
 FEWEST_UPDATES = 200  # of a run whose learner can judge
-MANY_WRONG = 0.15  # a learner's embedding takes so many right labels for wrong, but in no pairs
+MANY_WRONG = 0.07  # a learner's embedding takes so many right labels for wrong, but in no pairs
 MOST_WRONG = 0.7  # a useless one so many
 SURE = 0.8  # probability with which a suggestion of features is trained on …
 PROBABLE = 0.5  # probability with which a label is trusted enough to train on the image …
@@ -46,13 +46,13 @@ def look_updates(config: TrainConfig, images: int) -> list[int]:
 
     >>> config = TrainConfig(updates=2000)
     >>> look_updates(config, 38_400), look_updates(config, 3_840)
-    ([100, 300, 600, 1000], [36, 100, 300, 600, 1000])
+    ([100, 300, 600, 1000], [30, 60, 100, 300, 600, 1000])
     """
     found = [round(share * config.updates) for share in LOOKS]
     tasks = config.tasks
     per_update = config.meta_batch * tasks.way * (tasks.shot + tasks.query)
     sooner, early = max(SOONEST, round(SEEN * images / per_update)), []
-    while 2 * sooner <= found[0]:
+    while sooner < found[0]:
         early.append(sooner)
         sooner *= 2
     return early + found
@@ -103,11 +103,12 @@ class LabelLooks:
             rows = self._features(places, progress)
             trust = judge(rows, labels, names, trainer.learner.device)
             self.wrong, confused = trainer.group.same((trust.share_wrong, trust.confused))
+            acted = self.changed  # by now the learner may have overfitted what it was left with
             self.labels, self.trust = self.given.clone(), None
             by_learner = self.judge == LEARNER
             by_trust = by_learner and trainer.learner.by_trust
             least = LEAST if by_trust else PROBABLE
-            many = MANY_WRONG if by_learner and not confused else 0.0
+            many = MANY_WRONG if by_learner and not (confused or acted) else 0.0
             if many <= self.wrong <= MOST_WRONG:
                 kept = trust.kept(self.fewest, NEVER if by_learner else SURE, least)
                 kept, known = trainer.group.same((kept, trust.probability))
