@@ -11,6 +11,7 @@ from derts.config import ModelConfig, TaskConfig, TrainConfig
 from derts.data import glyphs
 from derts.data.table import FeatureTable
 from derts.errors import DertsError
+from derts.labels.judging import judge
 from derts.progress import silent
 from derts.training import label_looks
 from derts.training.driver import Driver
@@ -292,11 +293,10 @@ def test_a_learner_that_sees_less_and_less_brings_nothing_back(
     looks.look(10, silent)
     left_out = looks.labels < 0
     assert bool(left_out.any())
-    measured = label_looks.judge
 
     def overfitted(*given: Any) -> Any:
         """What was trained on looks right, the rest as before."""
-        trust = measured(*given)
+        trust = judge(*given)
         probability = torch.where(left_out, 0.1, 1.0)
         probability[: len(left_out) // 2] = 1.0  # so that few look wrong in all
         return replace(trust, probability=probability, confused=0)
