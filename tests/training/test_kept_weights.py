@@ -84,9 +84,12 @@ def test_nothing_is_looked_at_otherwise(
     assert asked == []
 
 
-def test_without_validation_classes_the_last_weights_count() -> None:
+def test_without_validation_classes_the_last_weights_count_and_a_note_says_so() -> None:
     tables = {"train": table(wrong_labels()), "test": table(TRUE, "test")}
-    assert Trainer(config(), tables).weights.points == set()
+    found = Trainer(config(), tables)
+    assert found.weights.points == set()
+    notes = Driver(found).drive()["notes"]
+    assert any("too few validation classes to tell when training overfits" in one for one in notes)
     narrow = {**tables, "val": table(TRUE, "val")}
     assert Trainer(config(evaluation={"query": 200}), narrow).weights.points == set()
 

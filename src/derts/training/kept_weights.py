@@ -38,6 +38,7 @@ class KeptWeights:
         self.best: dict[str, Any] | None = None
         self.how = config.evaluation.weights
         self.points: set[int] = set()
+        self.tasks = 0
         looks = trainer.looks
         if self.how != "automatic" or looks is None or "val" not in trainer.tables:
             return
@@ -76,7 +77,7 @@ class KeptWeights:
     def validate(self) -> Evaluation:
         """Accuracy on validation classes; keeps the best weights since the warm-up, if asked."""
         trainer = self.trainer
-        found = trainer.evaluate("val", most=None if self._asked() else self.tasks)
+        found = trainer.evaluate("val", most=None if self._asked() else self.tasks or None)
         if self._points_to_now():
             self._choose(Evaluation(found.accuracies[: self.tasks], found.split))
         elif self.how == "best":

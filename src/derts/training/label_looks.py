@@ -133,6 +133,8 @@ class LabelLooks:
         judged = [state[name] for name in ("labels", "trust") if state[name] is not None]
         if any(len(values) != len(self.labels) for values in judged):
             raise ValueError(f"it judged {len(state['labels'])} images of {len(self.labels)}")
+        if not (isinstance(state["updates"], list) and 0 <= state["done"] <= len(state["updates"])):
+            raise ValueError("its looks at labels are impossible")
         for name in STATE:
             setattr(self, name, state[name])
         self.trainer.drawer.use_labels(self.labels, self.trust)
@@ -166,8 +168,9 @@ class LabelLooks:
             changed = f", {relabelled:,} relabelled" if relabelled else ""
             text = f"{looks_wrong} (derts inspect shows them): {left_out:,} {noun}s left out"
             text += changed + (", the others count by trust" if self.trust is not None else "")
-            if "val" not in self.trainer.tables:
-                text += "; without validation classes nothing tells when training overfits others"
+            kept = self.trainer.weights
+            if kept.how == "automatic" and not kept.points:
+                text += "; too few validation classes to tell when training overfits others"
         elif self.wrong >= MANY_WRONG:
             text = f"{looks_wrong}, but this judge cannot tell which: all are trained on"
         elif trust.weak:
